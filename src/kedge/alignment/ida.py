@@ -1,0 +1,43 @@
+"""Indirect discriminant alignment: a new image keeps its discriminant relative to old anchors.
+
+Liu, Majumder, Achille, Ravichandran, Bhotika, Soatto: Incremental Meta-Learning via Indirect
+Discriminant Alignment, 2020. Only what the anchors can tell apart is held; every direction that
+does not change the discriminant stays free for the new classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from kedge.alignment.contract import Alignment, Sight
+from kedge.config import require
+
+
+@final
+@dataclass(frozen=True)
+class IndirectDiscriminantAlignment(Alignment):
+    """mean_x KL( p(·|φ_old(x); anchors) ‖ p(·|φ_new(x); anchors) )"""
+
+    anchors: int | Literal["ways", "all"] = "ways"  # per step: as many as an episode has ways
+
+    def __post_init__(self) -> None:
+        fits = self.anchors in ("ways", "all") or (
+            isinstance(self.anchors, int) and self.anchors >= 2
+        )
+        require(fits, "IDA: anchors must be 'ways', 'all' or a number of at least 2.")
+
+    def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
+        wanted = {"ways": n_way, "all": n_anchors}
+        number = self.anchors if isinstance(self.anchors, int) else wanted[self.anchors]
+        return min(number, n_anchors)
+
+    def penalty(self, sight: Sight) -> Float[Tensor, ""]:
+        assert sight.anchors is not None, "IDA is always shown anchors"
+        old = F.log_softmax(sight.head.logits(sight.old, sight.anchors), dim=-1)
+        new = F.log_softmax(sight.head.logits(sight.new, sight.anchors), dim=-1)
+        return F.kl_div(new, old, reduction="batchmean", log_target=True)

@@ -1,0 +1,153 @@
+"""The commands as functions: train once, update with each delivery, classify from a few examples.
+
+base = kedge.train("first-delivery/")
+better = kedge.update(base, "second-delivery/")   # the first is not needed, and not read
+better.classifier(support).predict(images)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from kedge import evaluation
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig, require
+from kedge.evaluation import Score
+from kedge.images.readers import open_images
+from kedge.images.table import ImageTable
+from kedge.methods import Method, parse_method
+from kedge.model import Model, ModelConfig, new_model
+from kedge.progress import task
+from kedge.protocol import Delivery, Pool, whole
+from kedge.seeding import generator, torch_seed
+from kedge.step import default_device
+from kedge.training import train_round
+
+Images = ImageTable | str | Path
+FIVE_WAY_FIVE_SHOT = EpisodeShape()
+OWN_IMAGES = Schedule(epochs=20, episodes=100, val_episodes=200)
+
+
+def train(
+    images: Images,
+    *,
+    val: Images | None = None,
+    backbone: str | nn.Module = "conv4",
+    width: int = 64,
+    head: str = "prototype",
+    temperature: float = 2.0,
+    image_size: int | None = None,
+    episode: EpisodeShape = FIVE_WAY_FIVE_SHOT,
+    schedule: Schedule = OWN_IMAGES,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+) -> Model:
+    """Round 0: a model from the first images. With a checkpoint, a stopped call can be repeated."""
+    config = TrainConfig(episode, schedule, seed)
+    table = _open(images, image_size, None)
+    module = backbone if isinstance(backbone, nn.Module) else None
+    described = BackboneConfig("custom" if module else str(backbone), width)
+    shape = ModelConfig(
+        described, HeadConfig(head, temperature), table.n_channels, table.image_size
+    )
+    delivery = deliver(table, config, 0, _validation(val, table))
+    start = new_model(shape, delivery.new, torch_seed("weights", seed), module)
+    return _round(start, delivery, Method("base", "new"), config, checkpoint, table)
+
+
+def update(
+    model: Model,
+    images: Images,
+    *,
+    method: str = "IDA",
+    val: Images | None = None,
+    episode: EpisodeShape = FIVE_WAY_FIVE_SHOT,
+    schedule: Schedule = OWN_IMAGES,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+) -> Model:
+    """One more round from new classes only. The model that is given is not changed."""
+    chosen = parse_method(method)
+    require(
+        chosen.trains_on == "new",
+        f"'{method}' cannot update a model from new images alone; use IDA, DFA or FT.",
+    )
+    config = TrainConfig(episode, schedule, seed)
+    table = _open(images, model.config.image_size, model.config.n_channels)
+    model.check_images(table)
+    round = model.lineage[-1].round + 1
+    delivery = deliver(table, config, round, _validation(val, table))
+    return _round(model, delivery, chosen, config, checkpoint, table)
+
+
+def evaluate(
+    model: Model,
+    images: Images,
+    *,
+    episode: EpisodeShape = FIVE_WAY_FIVE_SHOT,
+    n_episodes: int = 2000,
+    seed: int = 0,
+) -> Score:
+    """How well the model tells these classes apart from a few examples of each, in per cent."""
+    table = _open(images, model.config.image_size, model.config.n_channels)
+    model.check_images(table)
+    pool = whole("test", table)
+    on_device = model.to(default_device())
+    return Score.of(evaluation.evaluate(on_device, [pool], episode, n_episodes, seed)["test"])
+
+
+def deliver(table: ImageTable, config: TrainConfig, round: int, val: ImageTable | None) -> Delivery:
+    """Own images as a delivery. Without images to validate on, a fifth of the classes is set apart.
+
+    Where that would leave too few classes to train on, a quarter of each class's images is.
+    """
+    if val is not None:
+        return Delivery(round, whole("training", table), whole("validation", val))
+    n_way = config.episode.n_way
+    n_val = max(n_way, len(table.classes) // 5)
+    if len(table.classes) - n_val >= n_way:
+        order = generator("validation classes", config.seed).permutation(len(table.classes))
+        names = [table.classes[i] for i in order]
+        apart, rest = sorted(names[:n_val]), sorted(names[n_val:])
+        return Delivery(round, whole("training", table, rest), whole("validation", table, apart))
+    train_rows, val_rows = [], []
+    for name in table.classes:
+        rows = table.rows_of(name)
+        order = generator("validation images", config.seed, name).permutation(len(rows))
+        n = max(config.episode.n_shot + config.episode.n_query, len(rows) // 4)
+        val_rows.append(rows[torch.from_numpy(np.sort(order[:n]))])
+        train_rows.append(rows[torch.from_numpy(np.sort(order[n:]))])
+    return Delivery(
+        round,
+        Pool("training", table, table.classes, tuple(train_rows)),
+        Pool("validation", table, table.classes, tuple(val_rows)),
+    )
+
+
+def _round(
+    start: Model,
+    delivery: Delivery,
+    method: Method,
+    config: TrainConfig,
+    checkpoint: str | Path | None,
+    table: ImageTable,
+) -> Model:
+    path = None if checkpoint is None else Path(checkpoint)
+    total = config.schedule.epochs * config.schedule.episodes
+    with task(f"round {delivery.round}: training episodes", total) as tick:
+        result = train_round(start.to(default_device()), delivery, method, config, path, tick)
+    # Classes that only validated were delivered too: the model shall know them.
+    return result.model.with_anchors_of(whole("delivered", table)).to("cpu")
+
+
+def _open(images: Images, image_size: int | None, n_channels: int | None) -> ImageTable:
+    if isinstance(images, ImageTable):
+        return images
+    return open_images(images, image_size, n_channels)
+
+
+def _validation(val: Images | None, table: ImageTable) -> ImageTable | None:
+    return None if val is None else _open(val, table.image_size, table.n_channels)

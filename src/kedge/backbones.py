@@ -1,0 +1,126 @@
+"""Networks from images to features: Conv-4, ResNet-12, and DropBlock.
+
+Conv-4: Vinyals et al., Matching Networks, 2016. ResNet-12: Oreshkin et al., TADAM, 2018, in the
+form of Lee et al., 2019. DropBlock: Ghiasi et al., 2018.
+
+Any module from images (b c h w) to features (b d) can stand in for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kedge.config import BackboneConfig
+from kedge.errors import KedgeError
+
+
+class Conv4(nn.Module):
+    """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened."""
+
+    def __init__(self, in_channels: int, width: int) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        for channels in (in_channels, width, width, width):
+            blocks += [
+                nn.Conv2d(channels, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        return self.blocks(images).flatten(1)
+
+
+class DropBlock(nn.Module):
+    """Drop square regions of each feature map in training, and scale up what is kept.
+
+    The block shrinks to the map where the map is smaller, so that any image size works.
+    """
+
+    def __init__(self, keep: float = 0.9, block: int = 5) -> None:
+        super().__init__()
+        self.keep, self.block = keep, block
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        if not self.training or self.keep == 1:
+            return x
+        h, w = x.shape[2:]
+        block = min(self.block, h, w)
+        centres_h, centres_w = h - block + 1, w - block + 1
+        # Each dropped centre takes a block with it, and centres lie only where a block fits.
+        gamma = (1 - self.keep) / block**2 * (h * w) / (centres_h * centres_w)
+        centres = torch.rand(*x.shape[:2], centres_h, centres_w, device=x.device) < gamma
+        edge = block - 1
+        dropped = F.max_pool2d(F.pad(centres.to(x.dtype), (edge, edge, edge, edge)), block, 1)
+        kept = 1 - dropped
+        return x * kept * (kept.numel() / kept.sum().clamp(min=1))
+
+
+class ResidualBlock(nn.Module):
+    """Three 3×3 convolutions beside a 1×1 shortcut; activation after the sum; pool; DropBlock."""
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for i in range(3):
+            layers += [
+                nn.Conv2d(channels if i else in_channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+            ]
+            if i < 2:
+                layers.append(nn.LeakyReLU(0.1))
+        self.body = nn.Sequential(*layers)
+        self.shortcut = nn.Sequential(
+            nn.Conv2d(in_channels, channels, 1, bias=False), nn.BatchNorm2d(channels)
+        )
+        self.drop = DropBlock()
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
+        x = F.leaky_relu(self.body(x) + self.shortcut(x), 0.1)
+        return self.drop(F.max_pool2d(x, 2))
+
+
+class ResNet12(nn.Module):
+    """Four residual blocks, then the global average."""
+
+    def __init__(self, in_channels: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        channels = (in_channels, *widths)
+        self.blocks = nn.Sequential(*(ResidualBlock(a, b) for a, b in itertools.pairwise(channels)))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(
+                    module.weight, a=0.1, mode="fan_out", nonlinearity="leaky_relu"
+                )
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        return self.blocks(images).mean((2, 3))
+
+
+BACKBONES = {
+    "conv4": lambda c, w: Conv4(c, w),
+    "resnet12": lambda c, w: ResNet12(c, (w, 2 * w, 4 * w, 8 * w)),
+    "resnet12-wide": lambda c, w: ResNet12(c, (w, 5 * w // 2, 5 * w, 10 * w)),
+}
+
+
+def build_backbone(config: BackboneConfig, in_channels: int, image_size: int) -> nn.Module:
+    """With weights from PyTorch's current random state."""
+    if config.backbone not in BACKBONES:
+        known = ", ".join(BACKBONES)
+        raise KedgeError(f"There is no backbone '{config.backbone}'; the known ones are {known}.")
+    if image_size < 16:
+        raise KedgeError(
+            f"Images of {image_size} px vanish in {config.backbone}, which halves them four "
+            "times: use images of at least 16 px."
+        )
+    network = BACKBONES[config.backbone](in_channels, config.width)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

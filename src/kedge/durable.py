@@ -1,0 +1,106 @@
+"""Writing so that a crash, a full disk or a second process never costs what was there before.
+
+All of kedge's own files are safetensors with one JSON text in the metadata: reading them runs no
+code, and the same content gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kedge.errors import KedgeError
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, flush it to the disk, and only then take its place."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise KedgeError(
+            f"{path}: could not be written ({error.strerror or error}); "
+            "what was there before is unchanged."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
+    plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
+    metadata = {"kedge": json.dumps(about, ensure_ascii=False)}
+    write_atomically(path, lambda part: save_file(plain, part, metadata))
+
+
+def load_tensors(path: Path, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What was saved. Tensors are mapped into memory and read from the disk when first used."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("kedge", "null"))
+            tensors = {key: file.get_tensor(key) for key in sorted(file.keys())}
+    except FileNotFoundError:
+        raise KedgeError(f"{path}: there is no {what} here.") from None
+    except (SafetensorError, ValueError, OSError) as error:
+        raise KedgeError(f"{path}: not a {what}, or damaged ({error}).") from None
+    if not isinstance(about, dict):
+        raise KedgeError(f"{path}: not a {what} that kedge wrote.")
+    return about, tensors
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, types, shapes and every byte."""
+    sha = hashlib.sha256()
+    for key in sorted(tensors):
+        value = tensors[key].detach().cpu().contiguous()
+        sha.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        sha.update(value.flatten().view(torch.uint8).numpy().data)
+    return sha.hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name is only safe once the folder that lists it is on the disk too."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def only_one_process(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock while the body runs; a second process is told, not let in.
+
+    The system drops the lock when its holder dies, however it dies, so nothing goes stale.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise KedgeError(
+            f"{folder}: another kedge process is working here; wait for it or use another --out."
+        ) from None
+    except OSError as error:
+        raise KedgeError(f"{folder}: cannot write here ({error.strerror}).") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,1 @@
+from kedge.evaluation import *

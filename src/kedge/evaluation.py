@@ -1,0 +1,85 @@
+"""Accuracy over thousands of episodes, with its interval.
+
+Each image is embedded once; the episodes are then batched operations on features. Episodes are
+fixed by a key, so that every method is tested on the very same ones and differences between two
+methods can be taken episode by episode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from kedge.config import EpisodeShape
+from kedge.episodes import Plan, plan_episodes
+from kedge.heads import Head
+from kedge.model import Model
+from kedge.protocol import Pool
+from kedge.seeding import generator
+
+CHUNK = 16_000_000  # features held at a time, in numbers
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean over episodes and the half-width of its 95% interval, 1.96·std/√n."""
+
+    mean: float
+    ci: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Float64[Tensor, " n"]) -> Score:
+        n = len(values)
+        spread = float(values.std()) if n > 1 else math.inf
+        return cls(float(values.mean()), 1.96 * spread / math.sqrt(n), n)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.ci:.2f}"
+
+
+def paired(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Score:
+    """a − b, episode by episode: what both find hard cancels, so the interval is narrower."""
+    return Score.of(a - b)
+
+
+@torch.no_grad()
+def episode_accuracies(
+    head: Head, features: Float[Tensor, "positions d"], plan: Plan
+) -> Float64[Tensor, " e"]:
+    """Per cent of the queries that are right, for each episode of the plan."""
+    _, k, n = plan.positions.shape
+    per_chunk = max(1, CHUNK // (k * n * features.shape[1]))
+    targets = torch.arange(k, device=features.device).repeat_interleave(n - plan.n_shot)
+    accuracies = []
+    for positions in plan.positions.split(per_chunk):
+        z = features[positions.to(features.device)]  # episodes, ways, images, d
+        representatives = head.fit(z[:, :, : plan.n_shot])
+        logits = head.logits(z[:, :, plan.n_shot :].flatten(1, 2), representatives)
+        right = logits.argmax(-1) == targets
+        accuracies.append(100 * right.double().mean(1))
+    return torch.cat(accuracies).cpu()
+
+
+def evaluate(
+    model: Model, pools: Sequence[Pool], shape: EpisodeShape, n_episodes: int, seed: int
+) -> dict[str, Float64[Tensor, " e"]]:
+    """Accuracy of each test episode, by pool; pools of one table may share images.
+
+    The episodes of a pool depend on its name and the seed alone, never on the model.
+    """
+    rows = torch.cat([pool.rows for pool in pools]).unique()
+    place = torch.zeros(len(pools[0].table), dtype=torch.int64)  # row → place among the features
+    place[rows] = torch.arange(len(rows))
+    features = model.embed_rows(pools[0].table, rows)
+    accuracies = {}
+    for pool in pools:
+        plan = plan_episodes(pool, shape, n_episodes, generator("test", pool.name, seed))
+        own = features[place[pool.rows].to(features.device)]
+        accuracies[pool.name] = episode_accuracies(model.head, own, plan)
+    return accuracies

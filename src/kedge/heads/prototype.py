@@ -1,0 +1,47 @@
+"""Prototypical networks (Snell, Swersky, Zemel, 2017): a class is the mean of its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from kedge.heads.contract import Head
+
+
+@final
+class PrototypeHead(Head):
+    """Scores are negative squared distances, not divided by the dimension."""
+
+    def fit(
+        self, support: Float[Tensor, "*e k s d"], present: Bool[Tensor, "*e k s"] | None = None
+    ) -> Float[Tensor, "*e k d"]:
+        if present is None:
+            return support.mean(-2)
+        weights = present[..., None].to(support.dtype)
+        return (support * weights).sum(-2) / weights.sum(-2)
+
+    def logits(
+        self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k d"]
+    ) -> Float[Tensor, "*e n k"]:
+        # ‖z−c‖² by one matrix product. Distances do not change when all points move together,
+        # so everything is first moved to where the expansion loses no digits.
+        centre = representatives.mean(-2, keepdim=True).detach()
+        z, c = features - centre, representatives - centre
+        z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
+        return (2 * z @ c.transpose(-1, -2) - z2 - c2) / self.temperature
+
+    def loss(
+        self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, classes: Int64[Tensor, " k"]
+    ) -> Float[Tensor, ""]:
+        k, n, _ = episode.shape
+        queries = episode[:, n_shot:].flatten(0, 1)
+        targets = torch.arange(k, device=episode.device).repeat_interleave(n - n_shot)
+        return F.cross_entropy(self.logits(queries, self.fit(episode[:, :n_shot])), targets)
+
+    def anchors(self, features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, "k d"]:
+        return torch.stack([of_class.mean(0) for of_class in features])

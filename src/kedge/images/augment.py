@@ -1,0 +1,91 @@
+"""Random crop, flip and colour jitter for a whole batch at once, on whatever device it is.
+
+What happens to each image is drawn beforehand on the CPU, with the plan of the epoch: so the
+same run sees the same pixels on any device, and the step itself holds no random state.
+
+Shapes: e episodes of n images each; b images in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+PADDING = 8 / 84  # of the image's side: 8 pixels at the paper's 84
+JITTER = 0.4  # brightness, contrast and saturation factors lie in 1 ± 0.4
+GREY = (0.299, 0.587, 0.114)  # weights of R, G, B in luminance (ITU-R BT.601)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Where each image is cropped, whether it is mirrored, how its colours change."""
+
+    top: Int64[Tensor, "*batch"]
+    left: Int64[Tensor, "*batch"]
+    mirrored: Bool[Tensor, "*batch"]
+    colour: Float[Tensor, "*batch 3"]  # factors of brightness, contrast, saturation
+
+    def __getitem__(self, i: int) -> Augmentation:
+        return Augmentation(self.top[i], self.left[i], self.mirrored[i], self.colour[i])
+
+    def to(self, device: torch.device) -> Augmentation:
+        parts = (self.top, self.left, self.mirrored, self.colour)
+        return Augmentation(*(part.to(device, non_blocking=True) for part in parts))
+
+
+def draw_augmentation(
+    rng: np.random.Generator, n_episodes: int, n_images: int, image_size: int
+) -> Augmentation:
+    shape = (n_episodes, n_images)
+    pad = padding(image_size)
+    return Augmentation(
+        top=torch.from_numpy(rng.integers(0, 2 * pad + 1, shape)),
+        left=torch.from_numpy(rng.integers(0, 2 * pad + 1, shape)),
+        mirrored=torch.from_numpy(rng.random(shape) < 0.5),
+        colour=torch.from_numpy(
+            rng.uniform(1 - JITTER, 1 + JITTER, (*shape, 3)).astype(np.float32)
+        ),
+    )
+
+
+def padding(image_size: int) -> int:
+    return round(PADDING * image_size)
+
+
+def augment(images: UInt8[Tensor, "b c h w"], how: Augmentation) -> Float[Tensor, "b c h w"]:
+    """Crop from the zero-padded image, mirror, jitter (colour images only); values in 0…1."""
+    b, c, h, w = images.shape
+    pad = padding(h)
+    device = images.device
+    y = how.top[:, None] + torch.arange(h, device=device)
+    x = torch.arange(w, device=device).expand(b, w)
+    x = how.left[:, None] + torch.where(how.mirrored[:, None], w - 1 - x, x)
+    padded = F.pad(images, (pad, pad, pad, pad))
+    rows = torch.arange(b, device=device)[:, None, None]
+    # Indexing puts the channels last in memory, which is the layout that convolutions want.
+    cropped = padded[rows, :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
+    pixels = cropped.to(torch.float32) / 255
+    return jitter(pixels, how.colour) if c == 3 else pixels
+
+
+def jitter(
+    pixels: Float[Tensor, "b 3 h w"], factors: Float[Tensor, "b 3"]
+) -> Float[Tensor, "b 3 h w"]:
+    """Brightness, then contrast, then saturation, clamped to 0…1 after each."""
+    brightness, contrast, saturation = (f[:, None, None, None] for f in factors.unbind(1))
+    weights = pixels.new_tensor(GREY)[:, None, None]
+    pixels = (pixels * brightness).clamp(0, 1)
+    mean = (pixels * weights).sum(1, keepdim=True).mean((2, 3), keepdim=True)
+    pixels = (mean + contrast * (pixels - mean)).clamp(0, 1)
+    grey = (pixels * weights).sum(1, keepdim=True)
+    return (grey + saturation * (pixels - grey)).clamp(0, 1)
+
+
+def plain(images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """The image as it is, for everything but training; values in 0…1."""
+    return images.to(torch.float32, memory_format=torch.channels_last) / 255

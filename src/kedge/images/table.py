@@ -1,0 +1,124 @@
+"""The one image store: uint8 images sorted by class, in memory or memory-mapped from one file.
+
+The file is safetensors: loading it runs no code and reads no pixel until it is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from kedge.durable import digest, load_tensors, save_tensors
+from kedge.errors import KedgeError
+
+STORE_FORMAT = "kedge-images-1"
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """Images with labels and class names. Rows of one class stand together, sizes may differ."""
+
+    images: UInt8[Tensor, "n c h w"]
+    labels: Int64[Tensor, " n"]
+    classes: tuple[str, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise KedgeError(f"{self.source}: images must be uint8 of shape N×C×H×W.")
+        if self.images.shape[1] not in (1, 3):
+            raise KedgeError(f"{self.source}: images must have 1 or 3 channels.")
+        if self.labels.shape != self.images.shape[:1]:
+            raise KedgeError(f"{self.source}: there must be one label for each image.")
+        if len(set(self.classes)) != len(self.classes):
+            raise KedgeError(f"{self.source}: two classes have the same name.")
+        expected = torch.repeat_interleave(torch.arange(len(self.classes)), self.counts)
+        if int(self.counts.sum()) != len(self) or not torch.equal(self.labels, expected):
+            raise KedgeError(f"{self.source}: labels must be sorted and within the classes.")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def n_channels(self) -> int:
+        return self.images.shape[1]
+
+    @property
+    def image_size(self) -> int:
+        return self.images.shape[2]
+
+    @cached_property
+    def counts(self) -> Int64[Tensor, " classes"]:
+        """Images per class."""
+        inside = self.labels[(self.labels >= 0) & (self.labels < len(self.classes))]
+        return torch.bincount(inside, minlength=len(self.classes))
+
+    @cached_property
+    def _first_row(self) -> dict[str, tuple[int, int]]:
+        ends = self.counts.cumsum(0).tolist()
+        counts = self.counts.tolist()
+        return {c: (e - n, e) for c, e, n in zip(self.classes, ends, counts, strict=True)}
+
+    def rows_of(self, name: str) -> Int64[Tensor, " images"]:
+        """The rows that hold the images of a class."""
+        try:
+            first, end = self._first_row[name]
+        except KeyError:
+            raise KedgeError(f"{self.source}: there is no class named '{name}' here.") from None
+        return torch.arange(first, end)
+
+    @classmethod
+    def build(
+        cls,
+        images: np.ndarray | Tensor,
+        labels: Sequence[int] | np.ndarray | Tensor,
+        classes: Sequence[str],
+        source: str = "images given in memory",
+    ) -> ImageTable:
+        """From arrays in any order: N×C×H×W, N×H×W×C or N×H×W, uint8; rows are sorted by class."""
+        pixels = torch.as_tensor(images)
+        if pixels.ndim == 3:
+            pixels = pixels[:, None]
+        elif pixels.ndim == 4 and pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3):
+            pixels = pixels.permute(0, 3, 1, 2)
+        order = torch.as_tensor(labels, dtype=torch.int64)
+        if order.shape != pixels.shape[:1]:
+            raise KedgeError(f"{source}: {len(pixels)} images but {len(order)} labels.")
+        order, rows = torch.sort(order, stable=True)
+        return cls(pixels[rows].contiguous(), order, tuple(classes), source)
+
+    def save(self, path: str | Path) -> None:
+        """Pack into one file, which `load` maps into memory instead of reading it."""
+        about = {
+            "format": STORE_FORMAT,
+            "classes": self.classes,
+            "source": self.source,
+            "fingerprint": self.fingerprint,
+        }
+        save_tensors(Path(path), {"images": self.images, "labels": self.labels}, about)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ImageTable:
+        """Map a packed file; pixels are read from the disk when they are first used."""
+        about, tensors = load_tensors(Path(path), "packed image file")
+        if about.get("format") != STORE_FORMAT:
+            raise KedgeError(f"{path}: not a packed image file of format {STORE_FORMAT}.")
+        try:
+            return cls(tensors["images"], tensors["labels"], tuple(about["classes"]), str(path))
+        except (KeyError, TypeError) as error:
+            raise KedgeError(f"{path}: this packed image file lacks {error}.") from None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of pixels, labels and names: a stopped run must be continued on the same data."""
+        names = hashlib.sha256(json.dumps(self.classes).encode()).hexdigest()
+        return f"{digest({'images': self.images, 'labels': self.labels})[:16]}-{names[:16]}"

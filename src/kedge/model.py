@@ -1,0 +1,260 @@
+"""The model: backbone, head, one anchor for each class behind it, and where it came from.
+
+It is one safetensors file, written atomically. It holds no image, and loading it runs no code.
+
+    embedding.*   float32   the backbone's weights, and the mean and std of the training images
+    head.*                  the head's own parameters, if it has any
+    anchors       C × r     one row per class that was ever learned, in the order of `classes`
+    metadata["kedge"]       JSON: format, config, classes, lineage, sha256 of the tensors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor, nn
+
+from kedge.backbones import build_backbone
+from kedge.config import BackboneConfig, HeadConfig, from_dict, to_dict
+from kedge.durable import digest, load_tensors, save_tensors
+from kedge.errors import KedgeError
+from kedge.heads import Head, build_head
+from kedge.images.augment import plain
+from kedge.images.table import ImageTable
+from kedge.protocol import Pool
+
+MODEL_FORMAT = "kedge-model-1"
+EMBED_BATCH = 500  # images at a time when nothing trains
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is needed to rebuild the network before its weights are loaded."""
+
+    backbone: BackboneConfig
+    head: HeadConfig
+    n_channels: int
+    image_size: int
+    n_features: int = 0  # found out when the network is first built
+
+
+@dataclass(frozen=True)
+class LineageEntry:
+    """One round of a model's life."""
+
+    round: int
+    method: str
+    classes: tuple[str, ...]
+    images: int
+    source: str
+    config: dict[str, Any]
+    best_epoch: int
+    val_accuracy: float
+
+
+class Embedding(nn.Module):
+    """Pixels in 0…1 to features: normalised by the data the model was first trained on."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: nn.Module, n_channels: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("mean", torch.zeros(n_channels, 1, 1))
+        self.register_buffer("std", torch.ones(n_channels, 1, 1))
+
+    def forward(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        # Distances and losses are computed in fp32, whatever the backbone computes in.
+        return self.backbone((pixels - self.mean) / self.std).float()
+
+
+@dataclass(frozen=True)
+class Model:
+    """Immutable by convention: a round makes a new model and leaves its teacher as it was."""
+
+    config: ModelConfig
+    embedding: Embedding
+    head: Head
+    classes: tuple[str, ...]  # of the anchors
+    anchors: Float[Tensor, "classes r"]
+    lineage: tuple[LineageEntry, ...]
+
+    @property
+    def device(self) -> torch.device:
+        return self.anchors.device
+
+    def to(self, device: torch.device | str) -> Model:
+        return replace(
+            self,
+            embedding=self.embedding.to(device),
+            head=self.head.to(device),
+            anchors=self.anchors.to(device),
+        )
+
+    @torch.no_grad()
+    def embed(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        """Features as everything but training sees them: eval mode, no augmentation."""
+        training = self.embedding.training
+        self.embedding.eval()
+        parts = [
+            self.embedding(plain(batch.to(self.device))) for batch in images.split(EMBED_BATCH)
+        ]
+        self.embedding.train(training)
+        return torch.cat(parts)
+
+    def embed_rows(self, table: ImageTable, rows: Int64[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        """Rows of a table that may be far larger than the memory."""
+        return torch.cat([self.embed(table.images[part]) for part in rows.split(EMBED_BATCH)])
+
+    def with_anchors_of(self, pool: Pool) -> Model:
+        """One anchor for each class of the pool; a class that comes back gets a fresh one."""
+        features = self.embed_rows(pool.table, pool.rows).split(pool.counts.tolist())
+        with torch.no_grad():
+            fresh = self.head.anchors(features)
+        kept = [i for i, name in enumerate(self.classes) if name not in set(pool.classes)]
+        return replace(
+            self,
+            classes=(*(self.classes[i] for i in kept), *pool.classes),
+            anchors=torch.cat([self.anchors[kept], fresh]) if kept else fresh,
+        )
+
+    def classifier(self, support: ImageTable | Mapping[str, Any]) -> Classifier:
+        """Learn any classes from any number of examples: a table, or images by class name."""
+        table = support if isinstance(support, ImageTable) else _table(support)
+        self.check_images(table)
+        features = self.embed(table.images).split(table.counts.tolist())
+        padded = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
+        longest = torch.arange(padded.shape[1], device=self.device)
+        present = longest < table.counts.to(self.device)[:, None]
+        with torch.no_grad():
+            return Classifier(self, table.classes, self.head.fit(padded, present))
+
+    def check_images(self, table: ImageTable) -> None:
+        want = (self.config.n_channels, self.config.image_size, self.config.image_size)
+        if tuple(table.images.shape[1:]) != want:
+            have = "×".join(map(str, table.images.shape[1:]))
+            raise KedgeError(
+                f"{table.source}: images are {have} (channels, height, width), but this model "
+                f"takes {'×'.join(map(str, want))}."
+            )
+
+    def save(self, path: str | Path) -> None:
+        about = {
+            "format": MODEL_FORMAT,
+            "config": to_dict(self.config),
+            "classes": self.classes,
+            "lineage": [asdict(entry) for entry in self.lineage],
+            "sha256": self.fingerprint,
+        }
+        save_tensors(Path(path), self._tensors(), about)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of every weight and anchor."""
+        return digest(self._tensors())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            **{f"embedding.{k}": v for k, v in self.embedding.state_dict().items()},
+            **{f"head.{k}": v for k, v in self.head.state_dict().items()},
+            "anchors": self.anchors,
+        }
+
+    @classmethod
+    def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Model:
+        """Read a model file. A backbone of your own has to be handed in again."""
+        about, mapped = load_tensors(Path(path), "kedge model")
+        if about.get("format") != MODEL_FORMAT:
+            raise KedgeError(f"{path}: not a kedge model; 'kedge train' makes one.")
+        if about.get("sha256") != digest(mapped):
+            raise KedgeError(f"{path}: the checksum does not match; the file is damaged.")
+        tensors = {key: value.clone() for key, value in mapped.items()}
+        try:
+            return _rebuild(about, tensors, backbone)
+        except (KeyError, TypeError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise KedgeError(f"{path}: this model cannot be rebuilt ({reason}).") from None
+
+
+def new_model(
+    config: ModelConfig, pool: Pool, seed: int, backbone: nn.Module | None = None
+) -> Model:
+    """With fresh weights that depend on the seed alone, normalised by the pool's images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = backbone or build_backbone(config.backbone, config.n_channels, config.image_size)
+        embedding = Embedding(network, config.n_channels)
+        embedding.mean, embedding.std = _mean_and_std(pool)
+        config = replace(config, n_features=_n_features(embedding, config))
+        head = build_head(config.head, config.n_features)
+    return Model(config, embedding, head, (), torch.empty(0, 0), ())
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Names images as one of a few classes, each learned from a handful of examples."""
+
+    model: Model
+    classes: tuple[str, ...]
+    representatives: Float[Tensor, "k r"]
+
+    @torch.no_grad()
+    def probabilities(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        logits = self.model.head.logits(self.model.embed(images), self.representatives)
+        return logits.softmax(-1)
+
+    def predict(self, images: UInt8[Tensor, "n c h w"]) -> list[str]:
+        return [self.classes[i] for i in self.probabilities(images).argmax(1).tolist()]
+
+
+def _rebuild(
+    about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
+) -> Model:
+    config = from_dict(ModelConfig, about["config"])
+    # On the meta device nothing is allocated, so a forged size costs an error and no memory.
+    with torch.device("meta"):
+        network = backbone or build_backbone(config.backbone, config.n_channels, config.image_size)
+        embedding = Embedding(network, config.n_channels)
+        head = build_head(config.head, config.n_features)
+    embedding.load_state_dict(_under("embedding.", tensors), assign=True)
+    head.load_state_dict(_under("head.", tensors), assign=True)
+    lineage = tuple(from_dict(LineageEntry, entry) for entry in about["lineage"])
+    classes = tuple(about["classes"])
+    if len(classes) != len(tensors["anchors"]):
+        raise KeyError("classes and anchors differ in number")
+    embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Model(config, embedding.eval(), head.eval(), classes, tensors["anchors"], lineage)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:
+    """Per channel, over an even selection of the images, in 0…1."""
+    step = -(-len(pool) // most)
+    pixels = pool.table.images[pool.rows[::step]].float() / 255
+    mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
+    return mean[:, None, None], std[:, None, None]
+
+
+@torch.no_grad()
+def _n_features(embedding: Embedding, config: ModelConfig) -> int:
+    example = torch.zeros(1, config.n_channels, config.image_size, config.image_size)
+    features = embedding.eval()(example)
+    embedding.train()
+    if features.ndim != 2:
+        raise KedgeError(f"The backbone gives {features.ndim} dimensions; it must give (b, d).")
+    return int(features.shape[1])
+
+
+def _table(support: Mapping[str, Any]) -> ImageTable:
+    stacks: Sequence[Tensor] = [torch.as_tensor(images) for images in support.values()]
+    labels = [i for i, stack in enumerate(stacks) for _ in stack]
+    return ImageTable.build(torch.cat(list(stacks)), labels, tuple(support), "support images")

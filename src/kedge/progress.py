@@ -1,0 +1,60 @@
+"""Progress with the time left, for whoever is watching; silent when nobody is.
+
+The library reports; only the commands (or a caller who asks) open a display. Where there is no
+terminal, finished lines are printed and bars are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeLeftColumn
+
+_shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
+
+
+@contextmanager
+def display() -> Iterator[None]:
+    """Show every task of the body on standard error, so that standard output stays clean."""
+    if _shown.get() is not None:  # already on the screen
+        yield
+        return
+    columns = (
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeLeftColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        token = _shown.set(progress)
+        try:
+            yield
+        finally:
+            _shown.reset(token)
+
+
+@contextmanager
+def task(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar for the body, which advances it by calling what it is given."""
+    progress = _shown.get()
+    if progress is None:
+        yield lambda n: None
+        return
+    bar = progress.add_task(description, total=total)
+    try:
+        yield lambda n: progress.advance(bar, n)
+    finally:
+        progress.remove_task(bar)
+
+
+def note(text: str) -> None:
+    """A line that stays: something has just been finished."""
+    progress = _shown.get()
+    if progress is not None:
+        progress.console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,247 @@
+"""Which classes play which role, and who may read whose images.
+
+A protocol names a benchmark. Its split, drawn from a seed and saved with every result, says
+which classes are trained in which round, which validate and which stay unseen; some images of
+every trained class are held out, so that no test ever shows an image that was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from kedge.errors import EntitlementError, KedgeError
+from kedge.images.drawings import domains, load_drawings
+from kedge.images.table import ImageTable
+from kedge.seeding import generator
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The images of some classes in one role. Positions run through all of them, class by class."""
+
+    name: str
+    table: ImageTable
+    classes: tuple[str, ...]
+    class_rows: tuple[Int64[Tensor, " images"], ...]  # rows of the table, one vector per class
+
+    @cached_property
+    def rows(self) -> Int64[Tensor, " positions"]:
+        """Position → row of the table."""
+        return torch.cat(self.class_rows) if self.class_rows else torch.empty(0, dtype=torch.int64)
+
+    @cached_property
+    def counts(self) -> Int64[Tensor, " classes"]:
+        return torch.tensor([len(rows) for rows in self.class_rows], dtype=torch.int64)
+
+    @cached_property
+    def starts(self) -> Int64[Tensor, " classes"]:
+        """Position of the first image of each class."""
+        return self.counts.cumsum(0) - self.counts
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def whole(name: str, table: ImageTable, classes: Sequence[str] | None = None) -> Pool:
+    """All images of the given classes (of every class, if none are given)."""
+    chosen = table.classes if classes is None else tuple(classes)
+    return Pool(name, table, chosen, tuple(table.rows_of(c) for c in chosen))
+
+
+def union(name: str, pools: Sequence[Pool]) -> Pool:
+    return Pool(
+        name,
+        pools[0].table,
+        tuple(c for pool in pools for c in pool.classes),
+        tuple(rows for pool in pools for rows in pool.class_rows),
+    )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Class names by role. Saved with every result."""
+
+    seed: int
+    rounds: tuple[tuple[str, ...], ...]  # round 0 is the base
+    val: tuple[str, ...]
+    unseen: dict[str, tuple[str, ...]]  # pool name → classes
+    held_out: int  # images of each trained class that are kept for testing
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a method is handed in a round, and nothing more.
+
+    The images of earlier rounds are not merely hidden: a method that is not entitled to them
+    gets a delivery that does not hold them.
+    """
+
+    round: int
+    new: Pool
+    val: Pool
+    earlier: Pool | None = None
+
+    @property
+    def old(self) -> Pool:
+        if self.earlier is None:
+            raise EntitlementError(
+                f"Images of the rounds before round {self.round} are gone: this method is "
+                "entitled to the new images and to the anchors only."
+            )
+        return self.earlier
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A split on its images: hands out deliveries round by round, and the test pools."""
+
+    table: ImageTable
+    split: Split
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.split.rounds)
+
+    def delivery(self, round: int, *, with_old: bool = False) -> Delivery:
+        earlier = [self._seen("old", t, held_out=False) for t in range(round)]
+        return Delivery(
+            round=round,
+            new=self._seen("new" if round else "old", round, held_out=False),
+            val=whole("validation", self.table, self.split.val),
+            earlier=union("old", earlier) if with_old and earlier else None,
+        )
+
+    def test_pools(self, round: int) -> tuple[Pool, ...]:
+        """Old, new and unseen as they stand after this round; of several, each round's too."""
+        seen = [self._seen(f"round_{t}", t, held_out=True) for t in range(self.n_rounds)]
+        pools = [union("old", seen[: max(round, 1)])]
+        if round:
+            pools.append(union("new", [seen[round]]))
+        for name, classes in self.split.unseen.items():
+            pools.append(whole(name, self.table, classes))
+        return (*pools, *seen) if self.n_rounds > 2 else tuple(pools)
+
+    def _seen(self, name: str, round: int, *, held_out: bool) -> Pool:
+        classes = self.split.rounds[round]
+        rows = tuple(self._part(c, held_out=held_out) for c in classes)
+        return Pool(name, self.table, classes, rows)
+
+    def _part(self, name: str, *, held_out: bool) -> Int64[Tensor, " images"]:
+        """The images of a class that are held out for testing, or those that are trained on."""
+        rows = self.table.rows_of(name)
+        order = generator("held out", self.split.seed, name).permutation(len(rows))
+        n = self.split.held_out
+        chosen = order[:n] if held_out else order[n:]
+        return rows[torch.from_numpy(np.sort(chosen))]
+
+
+def label(pool_name: str) -> str:
+    """A pool's name as people read it: 'unseen, old domain', 'classes of round 2'."""
+    kind, _, rest = pool_name.partition("_")
+    if kind == "round":
+        return f"classes of round {rest}"
+    return f"{kind}, {rest.replace('_', ' ')}" if rest else kind
+
+
+# ── the named benchmarks ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A named benchmark: where the images come from and how the classes get their roles."""
+
+    name: str
+    sentence: str
+    load: Callable[[], ImageTable]
+    draw: Callable[[int], Split]  # seed → split
+
+    def benchmark(self, seed: int) -> Benchmark:
+        return Benchmark(self.load(), self.draw(seed))
+
+
+HELD_OUT_DRAWINGS = 30  # of the 100 drawings of each trained class
+
+
+def _shuffled(classes: Sequence[str], *key: int | str) -> list[str]:
+    return [classes[i] for i in generator(*key).permutation(len(classes))]
+
+
+def _domain_split(seed: int, first: str, second: str) -> Split:
+    """64 old classes of the first domain, 64 new ones of the second, 8 + 8 to validate."""
+    old = _shuffled(domains()[first], "split", first, seed)
+    new = _shuffled(domains()[second], "split", second, seed)
+    unseen_old, unseen_new = tuple(old[72:108]), tuple(new[72:108])
+    return Split(
+        seed=seed,
+        rounds=(tuple(old[:64]), tuple(new[:64])),
+        val=(*old[64:72], *new[64:72]),
+        unseen={
+            "unseen_old_domain": unseen_old,
+            "unseen_new_domain": unseen_new,
+            "unseen_both": unseen_old + unseen_new,
+        },
+        held_out=HELD_OUT_DRAWINGS,
+    )
+
+
+def _random_split(seed: int, sizes: Sequence[int]) -> Split:
+    """Classes of both domains mixed: `sizes` of each round, then 16 to validate, 72 unseen."""
+    names = _shuffled(load_drawings().classes, "split", "random", seed)
+    ends = np.cumsum(sizes).tolist()
+    seen = ends[-1]
+    rounds = tuple(tuple(names[e - n : e]) for e, n in zip(ends, sizes, strict=True))
+    return Split(
+        seed=seed,
+        rounds=rounds,
+        val=tuple(names[seen : seen + 16]),
+        unseen={"unseen": tuple(names[seen + 16 : seen + 88])},
+        held_out=HELD_OUT_DRAWINGS,
+    )
+
+
+_ALL = (
+    Protocol(
+        "drawings",
+        "Quick, Draw! drawings, from natural things to man-made ones: 64 old and 64 new classes, "
+        "36 + 36 unseen, 28 px (the paper's domain shift has 32 + 32 ImageNet classes at 84 px).",
+        load_drawings,
+        lambda seed: _domain_split(seed, "natural", "manmade"),
+    ),
+    Protocol(
+        "drawings-reverse",
+        "Quick, Draw! drawings, from man-made things to natural ones: 64 old and 64 new classes, "
+        "36 + 36 unseen, 28 px (the paper's domain shift has 32 + 32 ImageNet classes at 84 px).",
+        load_drawings,
+        lambda seed: _domain_split(seed, "manmade", "natural"),
+    ),
+    Protocol(
+        "drawings-random",
+        "Quick, Draw! drawings, classes split at random: 64 old, 64 new and 72 unseen, 28 px "
+        "(the paper splits miniImageNet into 32, 32 and 20 at 84 px).",
+        load_drawings,
+        lambda seed: _random_split(seed, (64, 64)),
+    ),
+    Protocol(
+        "drawings-4-rounds",
+        "Quick, Draw! drawings, classes split at random: 64 old ones, then four rounds of 16 new "
+        "ones, 72 unseen, 28 px (the paper has two rounds of 16 on miniImageNet at 84 px).",
+        load_drawings,
+        lambda seed: _random_split(seed, (64, 16, 16, 16, 16)),
+    ),
+)
+PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
+
+
+def protocol(name: str) -> Protocol:
+    try:
+        return PROTOCOLS[name]
+    except KeyError:
+        known = ", ".join(PROTOCOLS)
+        raise KedgeError(f"There is no protocol '{name}'; the known ones are {known}.") from None

@@ -1,0 +1,195 @@
+"""What a run leaves behind: every number with its interval, and all that is needed to trust it.
+
+A record is one JSON file. It holds the configuration, the classes of every split, the versions
+and the machine, and for each (seed, method, round) the scores, the training curve and the cost.
+Reports are rendered from records and from nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kedge.durable import write_atomically
+from kedge.errors import KedgeError
+from kedge.evaluation import Score
+from kedge.training import Epoch
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PoolInfo:
+    """A column of the table: a set of classes that were tested together."""
+
+    name: str  # "old", "new", "unseen", "unseen_both", … or "round_0", "round_1", …
+    label: str  # for people: "unseen, old domain"
+    n_classes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method after one round, under one seed."""
+
+    seed: int
+    method: str  # the label under which it was asked for: "IDA", "IDA anchors=all", …
+    round: int  # 0 is the base round
+    pools: tuple[PoolInfo, ...]  # what "old" and "new" mean depends on the round
+    scores: dict[str, Score]  # by pool name; per cent
+    history: tuple[Epoch, ...]  # empty for NU, which does not train
+    seconds: float
+    peak_memory_mb: float
+    kept_bytes_per_class: float  # what the method keeps of each class that is behind it
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Method `a` minus method `b` on the very same episodes, with its own interval."""
+
+    seed: int
+    round: int
+    pool: str
+    a: str
+    b: str
+    difference: Score  # percentage points
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str  # of the protocol, such as "drawings"
+    sentence: str  # what the protocol is, and where it differs from the paper
+    config: dict[str, Any]
+    splits: dict[str, dict[str, Any]]  # seed → which classes play which role
+    environment: dict[str, str]
+    runs: tuple[Run, ...]
+    pairs: tuple[Pair, ...]
+    format: int = field(default=FORMAT)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.round for run in self.runs}))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.seed for run in self.runs}))
+
+    def select(self, method: str, round: int) -> tuple[Run, ...]:
+        """The runs of a method after a round, one per seed."""
+        return tuple(r for r in self.runs if r.method == method and r.round == round)
+
+    def pools(self, round: int) -> tuple[PoolInfo, ...]:
+        return next(run.pools for run in self.runs if run.round == round)
+
+    def score(self, method: str, round: int, pool: str) -> Score:
+        """Mean over the seeds; the interval is over all their episodes together."""
+        return average(run.scores[pool] for run in self.select(method, round))
+
+    def difference(self, a: str, b: str, round: int, pool: str) -> Score:
+        """a − b in percentage points, paired by episode, over all seeds together."""
+        return average(
+            p.difference for p in self.pairs if (p.a, p.b, p.round, p.pool) == (a, b, round, pool)
+        )
+
+    def save(self, path: Path) -> None:
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        write_atomically(path, lambda part: part.write_text(text + "\n", encoding="utf-8"))
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise KedgeError(f"{path}: no record here; 'kedge bench' writes one.") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise KedgeError(f"{path}: not a readable kedge record ({error}).") from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise KedgeError(f"{path}: not a kedge record of format {FORMAT}.")
+        try:
+            return cls.from_dict(data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise KedgeError(f"{path}: this kedge record is damaged ({error!r}).") from None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Record:
+        runs = tuple(run_from_dict(run) for run in data["runs"])
+        pairs = tuple(
+            Pair(**{**pair, "difference": Score(**pair["difference"])}) for pair in data["pairs"]
+        )
+        return cls(**{**data, "runs": runs, "pairs": pairs})
+
+
+def run_from_dict(data: dict[str, Any]) -> Run:
+    return Run(
+        **{
+            **data,
+            "pools": tuple(PoolInfo(**pool) for pool in data["pools"]),
+            "scores": {name: Score(**score) for name, score in data["scores"].items()},
+            "history": tuple(Epoch(**epoch) for epoch in data["history"]),
+        }
+    )
+
+
+def average(scores: Iterable[Score]) -> Score:
+    """Mean of independent scores, e.g. of several seeds, with the interval of that mean."""
+    parts = list(scores)
+    if not parts:
+        raise KedgeError("No run in this record answers that question.")
+    n = len(parts)
+    ci = math.sqrt(sum(part.ci**2 for part in parts)) / n
+    return Score(sum(part.mean for part in parts) / n, ci, sum(part.n for part in parts))
+
+
+def environment() -> dict[str, str]:
+    """Hardware, versions and commit: what a reader needs to repeat the run or to doubt it."""
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "gpu": gpu,
+    }
+
+
+def _commit() -> str:
+    """The commit of kedge's own checkout; 'unknown' when it was installed from a wheel."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"

@@ -1,0 +1,254 @@
+"""One round of meta-training, from top to bottom.
+
+A round is the same for every method: episodes from the images that the method may read, a step
+on each, validation after every epoch, the learning rate halved on a plateau, the best weights
+kept, and at the end one anchor for each class. It can be stopped at any moment: the state after
+each epoch is on disk, and the plan of an epoch depends on (seed, round, epoch) alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kedge.config import TrainConfig, to_dict
+from kedge.durable import load_tensors, save_tensors
+from kedge.episodes import check_pool, plan_anchors, plan_episodes
+from kedge.errors import KedgeError
+from kedge.evaluation import episode_accuracies
+from kedge.images.augment import draw_augmentation
+from kedge.methods import Method
+from kedge.model import LineageEntry, Model
+from kedge.protocol import Delivery, Pool, union
+from kedge.seeding import generator, torch_seed
+from kedge.step import Images, TrainStep
+
+Tick = Callable[[int], None]  # told how many episodes were just trained
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One line of a training curve. Accuracy in per cent, losses in nats."""
+
+    epoch: int
+    loss: float
+    cross_entropy: float
+    penalty: float
+    val_accuracy: float
+    lr: float
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    model: Model
+    history: tuple[Epoch, ...]
+
+
+def training_pool(method: Method, delivery: Delivery) -> Pool:
+    """The images that the method trains on; asking for more than its due raises."""
+    if method.trains_on == "everything" and delivery.round > 0:
+        return union("old and new", [delivery.old, delivery.new])
+    return delivery.new
+
+
+def train_round(
+    start: Model,
+    delivery: Delivery,
+    method: Method,
+    config: TrainConfig,
+    checkpoint: Path | None = None,
+    tick: Tick = lambda episodes: None,
+) -> RoundResult:
+    """Train `start` on a delivery. `start` itself is not changed: it is the teacher."""
+    pool = training_pool(method, delivery)
+    check_pool(pool, config.episode)
+    check_pool(delivery.val, config.episode)
+    student = replace(
+        start,
+        embedding=copy.deepcopy(start.embedding).requires_grad_(True),
+        head=copy.deepcopy(start.head).requires_grad_(True),
+    )
+    teacher = replace(start, embedding=start.embedding.eval(), head=start.head.eval())
+    step = TrainStep(student, teacher, method, config.schedule.lr)
+    identity = _identity(start, pool, delivery, method, config)
+    state = State(step, config.schedule.lr)
+    if checkpoint is not None and checkpoint.exists():
+        state.load(checkpoint, identity)
+        tick(len(state.history) * config.schedule.episodes)
+    images = Images(pool, start.device)
+    for epoch in range(len(state.history), config.schedule.epochs):
+        step.set_lr(state.lr)
+        key = (config.seed, delivery.round, epoch)
+        losses = _train_epoch(step, images, pool, start.anchors, config, key, tick)
+        if not math.isfinite(sum(losses)):
+            raise KedgeError(
+                f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: the loss "
+                "is not a number any more. Lower --lr and start again; nothing else is lost."
+            )
+        accuracy = validate(student, delivery.val, config)
+        state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
+        if checkpoint is not None:
+            state.save(checkpoint, identity)
+    state.restore_best()
+    student.embedding.eval().requires_grad_(False)
+    student.head.eval().requires_grad_(False)
+    entry = LineageEntry(
+        round=delivery.round,
+        method=method.label,
+        classes=pool.classes,
+        images=len(pool),
+        source=pool.table.source,
+        config=to_dict(config),
+        best_epoch=state.best_epoch,
+        val_accuracy=state.best,
+    )
+    model = replace(student.with_anchors_of(pool), lineage=(*start.lineage, entry))
+    return RoundResult(model, tuple(state.history))
+
+
+def _train_epoch(
+    step: TrainStep,
+    images: Images,
+    pool: Pool,
+    anchors: Float[Tensor, "classes r"],
+    config: TrainConfig,
+    key: tuple[int, int, int],
+    tick: Tick,
+) -> tuple[float, float, float]:
+    """Mean loss, cross-entropy and penalty; all that is random follows from the key."""
+    student, device = step.student, step.student.device
+    n_episodes, shape = config.schedule.episodes, config.episode
+    plan = plan_episodes(pool, shape, n_episodes, generator("train", *key))
+    n_images = shape.n_way * (shape.n_shot + shape.n_query)
+    how = draw_augmentation(
+        generator("augment", *key), n_episodes, n_images, pool.table.image_size
+    ).to(device)
+    alignment = step.method.alignment
+    per_step = alignment.anchors_per_step(shape.n_way, len(anchors)) if alignment else 0
+    drawn = plan_anchors(len(anchors), per_step, n_episodes, generator("anchors", *key)).to(device)
+    positions, classes = plan.positions.flatten(1).to(device), plan.classes.to(device)
+    losses = torch.zeros(3, device=device)
+    student.embedding.train()
+    student.head.train()
+    with torch.random.fork_rng():  # DropBlock draws from the global generator
+        torch.manual_seed(torch_seed("dropblock", *key))
+        for i in range(n_episodes):
+            chosen = anchors[drawn[i]] if per_step else None
+            losses += step(images.fetch(positions[i]), how[i], classes[i], plan.n_shot, chosen)
+            tick(1)
+    mean, cross_entropy, penalty = (losses / n_episodes).tolist()
+    return mean, cross_entropy, penalty
+
+
+def validate(model: Model, pool: Pool, config: TrainConfig) -> float:
+    """Accuracy on the validation classes, always on the same episodes."""
+    rng = generator("validation", config.seed)
+    plan = plan_episodes(pool, config.episode, config.schedule.val_episodes, rng)
+    features = model.embed_rows(pool.table, pool.rows)
+    return float(episode_accuracies(model.head, features, plan).mean())
+
+
+class State:
+    """All that a round needs to go on: weights, optimizer, rate, curve, and the best so far."""
+
+    def __init__(self, step: TrainStep, lr: float) -> None:
+        self.step, self.lr = step, lr
+        self.best, self.best_epoch = -math.inf, 0
+        self.stale = 0  # epochs since the best, or since the rate was last halved
+        self.history: list[Epoch] = []
+        self.best_weights: dict[str, Tensor] = {}
+
+    def record(self, epoch: Epoch, patience: int) -> None:
+        self.history.append(epoch)
+        self.stale += 1
+        if epoch.val_accuracy > self.best:
+            self.best, self.best_epoch, self.stale = epoch.val_accuracy, epoch.epoch, 0
+            self.best_weights = {k: v.clone() for k, v in self._weights().items()}
+        if self.stale > patience:
+            self.lr, self.stale = self.lr / 2, 0
+
+    def restore_best(self) -> None:
+        self._set_weights(self.best_weights)
+
+    def save(self, path: Path, identity: str) -> None:
+        tensors = {
+            **{f"now.{k}": v for k, v in self._weights().items()},
+            **{f"best.{k}": v for k, v in self.best_weights.items()},
+            **self._moments(),
+        }
+        about = {
+            "identity": identity,
+            "lr": self.lr,
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "stale": self.stale,
+            "history": [asdict(epoch) for epoch in self.history],
+        }
+        save_tensors(path, tensors, about)
+
+    def load(self, path: Path, identity: str) -> None:
+        about, mapped = load_tensors(path, "state of a stopped run")
+        tensors = {key: value.clone() for key, value in mapped.items()}
+        if about.get("identity") != identity:
+            raise KedgeError(
+                f"{path}: a stopped run with other options or other images lies here; repeat its "
+                "command to continue it, or delete this file to start anew."
+            )
+        self.lr, self.stale = about["lr"], about["stale"]
+        self.best, self.best_epoch = about["best"], about["best_epoch"]
+        self.history = [Epoch(**epoch) for epoch in about["history"]]
+        self._set_weights(_under("now.", tensors))
+        self.best_weights = _under("best.", tensors)
+        self._set_moments(_under("adam.", tensors))
+
+    def _weights(self) -> dict[str, Tensor]:
+        parts = {"embedding": self.step.student.embedding, "head": self.step.student.head}
+        return {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
+
+    def _set_weights(self, weights: dict[str, Tensor]) -> None:
+        own = self._weights()
+        with torch.no_grad():
+            for key, value in weights.items():
+                own[key].copy_(value)
+
+    def _moments(self) -> dict[str, Tensor]:
+        state = self.step.optimizer.state_dict()["state"]
+        return {f"adam.{i}.{k}": v for i, moments in state.items() for k, v in moments.items()}
+
+    def _set_moments(self, moments: dict[str, Tensor]) -> None:
+        optimizer = self.step.optimizer
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in moments.items():
+            i, name = key.split(".", 1)
+            state.setdefault(int(i), {})[name] = value
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _identity(
+    start: Model, pool: Pool, delivery: Delivery, method: Method, config: TrainConfig
+) -> str:
+    """Two runs with this in common do the same thing, so one may continue the other."""
+    return json.dumps(
+        {
+            "config": to_dict(config),
+            "model": to_dict(start.config),
+            "method": method.label,
+            "round": delivery.round,
+            "start": start.fingerprint,
+            "images": pool.table.fingerprint,
+            "classes": pool.classes,
+            "validation": delivery.val.classes,
+        }
+    )
