@@ -21,7 +21,11 @@ from kedge.errors import KedgeError
 
 
 class Conv4(nn.Module):
-    """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened."""
+    """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened.
+
+    The maximum of activations is the activation of the maximum, so pooling goes first: same
+    result, a quarter of the work.
+    """
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
@@ -30,8 +34,8 @@ class Conv4(nn.Module):
             blocks += [
                 nn.Conv2d(channels, width, 3, padding=1, bias=False),
                 nn.BatchNorm2d(width),
-                nn.ReLU(),
                 nn.MaxPool2d(2),
+                nn.ReLU(),
             ]
         self.blocks = nn.Sequential(*blocks)
 

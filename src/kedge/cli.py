@@ -5,18 +5,22 @@ Heavy imports stand inside the commands, so that help and `kedge paper` answer a
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
+import re
+import shutil
 import sys
-from collections.abc import Callable
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError
@@ -27,43 +31,92 @@ if TYPE_CHECKING:
 DRAWINGS = Schedule(epochs=10, episodes=100, val_episodes=200)
 OWN_IMAGES = Schedule(epochs=20, episodes=100, val_episodes=200)
 SMALL = BackboneConfig(width=32)
-DATA_HELP = (
-    "A folder with one sub-folder of images per class, a packed image file, or 'drawings' for "
-    "the embedded ones."
-)
-Data = Annotated[str, arg(help=DATA_HELP, metavar="DATA")]
+
+Data = Annotated[
+    str,
+    arg(
+        metavar="DATA",
+        help="A folder with one sub-folder of images per class, a packed image file, or "
+        "'drawings' for the embedded ones.",
+    ),
+]
+Validation = Annotated[
+    str | None,
+    arg(
+        metavar="DATA",
+        help="Images of other classes to measure progress on.",
+        help_behavior_hint="(default: a fifth of the classes is set apart)",
+    ),
+]
+ModelFile = Annotated[
+    Path, arg(metavar="MODEL", help="Model file, as written by 'kedge train' or 'kedge update'.")
+]
+NewModelFile = Annotated[
+    Path,
+    arg(
+        metavar="MODEL",
+        help="Model file to write, such as base.kedge; an existing one is never overwritten.",
+    ),
+]
+Seed = Annotated[int, arg(help="Every random choice follows from this number.")]
 
 
 @dataclass(frozen=True)
 class Bench:
     """Compare ways of improving a model from new classes, and write the table, figures and report.
 
-    A model learns its old classes; then every method improves it from new classes, whose
-    images are all it gets. Each result is tested on thousands of small classification
-    problems (episodes) made of old, new and never seen classes, from images that were
-    never trained on. Without options this takes some minutes on two CPU cores and needs no
-    data: it uses the drawings that come with kedge.
+    A model learns its old classes. Then every method improves it from new classes, whose
+    images are all it gets: the old images are gone. The results are tested on thousands of
+    small classification problems (episodes) made of old, of new and of never seen classes,
+    with images that were never trained on. Without options this takes some minutes on two
+    CPU cores and needs no data: it uses drawings that come with kedge.
 
-    The methods: NU (no update: the old model as it is), FT (fine-tuning: nothing holds it,
-    so it forgets), DFA (each feature is held where it was), IDA (each image is held to the
-    same verdict relative to one remembered point, an anchor, per old class), PAR (the
-    upper bound: trained from scratch on all old and new images together).
+    The methods:
+    - NU: no update, the old model as it is.
+    - FT: fine-tuning on the new classes; nothing holds it, so it forgets.
+    - DFA: fine-tuning, but each image must keep its feature (direct feature alignment).
+    - IDA: fine-tuning, but each image must keep its verdict relative to one remembered
+      point per old class, the anchors (indirect discriminant alignment).
+    - PAR: the paragon, trained from scratch on all old and new images together, which none
+      of the others may see.
 
     A run that was stopped continues when the same command is given again. Methods and
     seeds can be added to a finished run; what is already there is not done twice.
     """
 
-    protocol: Positional[str] = "drawings"
-    """Which classes play which role: drawings (from natural to man-made things),
-    drawings-reverse, drawings-random, or drawings-4-rounds (new classes come four times)."""
-    methods: tuple[str, ...] = ("NU", "FT", "DFA", "IDA", "PAR")
-    """The methods to compare, each in quotes if it has options: 'IDA lambda=5',
-    'IDA anchors=all', 'DFA dimensions=mean'."""
-    seeds: tuple[int, ...] = (0,)
-    """Each seed draws other classes and other starting weights; several show how much that
-    matters."""
-    out: Path | None = None
-    """Folder for the models, results and report; runs/PROTOCOL by default."""
+    protocol: Annotated[
+        Positional[str],
+        arg(
+            metavar="PROTOCOL",
+            help="Which classes play which role: drawings (from natural to man-made things), "
+            "drawings-reverse, drawings-random, or drawings-4-rounds (new classes come four "
+            "times).",
+        ),
+    ] = "drawings"
+    methods: Annotated[
+        tuple[str, ...],
+        arg(
+            metavar="METHOD ...",
+            help="What to compare. A method with options is written in quotes: "
+            "'IDA lambda=5', 'IDA anchors=all', 'DFA dimensions=mean'.",
+        ),
+    ] = ("NU", "FT", "DFA", "IDA", "PAR")
+    seeds: Annotated[
+        tuple[int, ...],
+        arg(
+            metavar="SEED ...",
+            help="Each seed draws other classes and other starting weights; several show how "
+            "much that matters.",
+        ),
+    ] = (0,)
+    out: Annotated[
+        Path | None,
+        arg(
+            metavar="FOLDER",
+            help="Where models, results and report go.",
+            help_behavior_hint="(default: runs/PROTOCOL)",
+        ),
+    ] = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     schedule: Schedule = DRAWINGS
     backbone: BackboneConfig = SMALL
@@ -103,20 +156,21 @@ class Train:
     """
 
     data: Positional[Data]
-    out: Path
-    """Model file to write, for example base.kedge. An existing file is never overwritten."""
-    val: str | None = None
-    """Images of other classes to measure progress on; by default a fifth of DATA's classes is
-    set apart."""
-    image_size: int | None = None
-    """Side in pixels to which images are brought; by default the size of small images, 84 for
-    large ones."""
+    out: NewModelFile
+    val: Validation = None
+    image_size: Annotated[
+        int | None,
+        arg(
+            metavar="PIXELS",
+            help="Side to which images are brought.",
+            help_behavior_hint="(default: that of small images, 84 for large ones)",
+        ),
+    ] = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     schedule: Schedule = OWN_IMAGES
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
-    seed: int = 0
-    """Every random choice follows from this number."""
+    seed: Seed = 0
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
@@ -144,25 +198,25 @@ class Update:
     """Improve a model from new classes (one more round), without the images of the old ones.
 
     The old images are not needed and not read: each old class is remembered by its anchor,
-    one point in feature space that the model file holds. A stopped command continues when
-    it is given again.
+    one point in feature space that the model file holds. The model that is given stays as
+    it is. A stopped command continues when it is given again.
     """
 
-    model: Positional[Path]
-    """The model to improve; its file is left as it is."""
+    model: Positional[ModelFile]
     data: Positional[Data]
-    out: Path
-    """Model file to write, for example next.kedge. An existing file is never overwritten."""
-    method: str = "IDA"
-    """What holds the model to what it knew: IDA (relative to the anchors), DFA (every feature),
-    or FT (nothing). With options in quotes: 'IDA lambda=5 anchors=all'."""
-    val: str | None = None
-    """Images of other classes to measure progress on; by default a fifth of DATA's classes is
-    set apart."""
+    out: NewModelFile
+    method: Annotated[
+        str,
+        arg(
+            help="What holds the model to what it knew: IDA (its verdicts relative to the "
+            "anchors), DFA (every feature) or FT (nothing). With options in quotes: "
+            "'IDA lambda=5 anchors=all'.",
+        ),
+    ] = "IDA"
+    val: Validation = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     schedule: Schedule = OWN_IMAGES
-    seed: int = 0
-    """Every random choice follows from this number."""
+    seed: Seed = 0
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
@@ -193,8 +247,7 @@ class Evaluate:
     95% interval.
     """
 
-    model: Positional[Path]
-    """Model file, as written by train or update."""
+    model: Positional[ModelFile]
     data: Positional[Data]
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     n_episodes: int = 2000
@@ -232,12 +285,22 @@ class Evaluate:
 class Predict:
     """Classify images as one of a few classes, each shown to the model by some examples."""
 
-    model: Positional[Path]
-    """Model file, as written by train or update."""
-    images: Positional[tuple[Path, ...]]
-    """Images to classify, or folders of them."""
-    support: Path
-    """Folder of labelled examples: one sub-folder per class, any number of images in each."""
+    model: Positional[ModelFile]
+    images: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(
+            metavar="IMAGE ...",
+            help="Images to classify, or folders of them.",
+            help_behavior_hint="(at least one)",
+        ),
+    ]
+    support: Annotated[
+        Path,
+        arg(
+            metavar="FOLDER",
+            help="Labelled examples: one sub-folder per class, any number of images in each.",
+        ),
+    ]
     format: Literal["table", "json"] = "table"
     """A table for people, or one JSON object per line for programs."""
 
@@ -254,7 +317,8 @@ class Predict:
             if not file.is_file():
                 raise KedgeError(f"{file}: no such image.")
         if not files:
-            raise KedgeError(f"{self.images[0]}: no image was found here.")
+            where = self.images[0] if self.images else "IMAGE ..."
+            raise KedgeError(f"{where}: no image to classify was found here.")
         with progress.display():
             classifier = model.classifier(open_images(self.support, size, channels))
             pixels, unreadable = read_files(files, size, channels)
@@ -273,13 +337,21 @@ class Predict:
 class Report:
     """Write the report of finished runs again: terminal table, Markdown, LaTeX and HTML."""
 
-    runs: Positional[tuple[Path, ...]]
-    """Folders that 'kedge bench' has written, or record.json files."""
+    runs: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(
+            metavar="RUN ...",
+            help="Folders that 'kedge bench' wrote, or record.json files.",
+            help_behavior_hint="(at least one)",
+        ),
+    ]
 
     def run(self, console: Console) -> None:
         from kedge.records import Record
         from kedge.report import terminal_table, write_report
 
+        if not self.runs:
+            raise KedgeError("RUN: name at least one folder that 'kedge bench' has written.")
         for path in self.runs:
             file = path / "record.json" if path.is_dir() else path
             record = Record.load(file)
@@ -294,8 +366,14 @@ class Paper:
     Without a name, the tables are listed.
     """
 
-    table: Positional[str | None] = None
-    """Name or number of a table."""
+    table: Annotated[
+        Positional[str | None],
+        arg(
+            metavar="TABLE",
+            help="Name or number of a table, such as mini-pn or 1.",
+            help_behavior_hint="(default: list them)",
+        ),
+    ] = None
 
     def run(self, console: Console) -> None:
         from kedge import paper
@@ -340,7 +418,7 @@ def _show_predictions(
     console.print(table)
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS = {
     "bench": Bench,
     "train": Train,
     "update": Update,
@@ -353,16 +431,42 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def main() -> None:
     """Entry point: errors for the user are one sentence, a traceback means a bug."""
-    command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        prog="kedge",
-        description="Few-shot image classifiers that keep getting better.",
-        config=(OmitArgPrefixes,),
-    )
     try:
-        command.run(Console())
+        _parse(sys.argv[1:]).run(Console())
     except KedgeError as error:
         sys.exit(f"kedge: {error}")
     except KeyboardInterrupt:
         print("kedge: stopped; the same command continues from here.", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _parse(args: list[str]) -> Any:
+    """A command's own help is long; in the list of commands each has its first line."""
+    if args and args[0] in COMMANDS:
+        kind: Any = COMMANDS[args.pop(0)]
+        prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)
+    else:
+        lines = {name: (kind.__doc__ or "").split("\n")[0] for name, kind in COMMANDS.items()}
+        kind = Union[  # noqa: UP007
+            tuple(
+                Annotated[kind, subcommand(name, description=lines[name])]
+                for name, kind in COMMANDS.items()
+            )
+        ]
+        prog, about = "kedge", "Few-shot image classifiers that keep getting better."
+    return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
+
+
+def _filled(kind: type) -> str:
+    """A command's help in lines that fit; the indent keeps tyro from joining them again."""
+    width = min(80, shutil.get_terminal_size().columns)
+    lines: list[str] = []
+    for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n"):
+        for item in re.split(r"\n(?=- )", paragraph):
+            hang = "   " if item.startswith("- ") else " "
+            lines += textwrap.wrap(item, width, initial_indent=" ", subsequent_indent=hang)
+        lines.append("")
+    return "\n".join(lines)
