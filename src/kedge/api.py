@@ -92,6 +92,7 @@ def evaluate(
     seed: int = 0,
 ) -> Score:
     """How well the model tells these classes apart from a few examples of each, in per cent."""
+    require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
     table = _open(images, model.config.image_size, model.config.n_channels)
     model.check_images(table)
     pool = whole("test", table)

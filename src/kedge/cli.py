@@ -467,6 +467,8 @@ def _filled(kind: type) -> str:
     for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n"):
         for item in re.split(r"\n(?=- )", paragraph):
             hang = "   " if item.startswith("- ") else " "
-            lines += textwrap.wrap(item, width, initial_indent=" ", subsequent_indent=hang)
+            lines += textwrap.wrap(
+                " ".join(item.split()), width, initial_indent=" ", subsequent_indent=hang
+            )
         lines.append("")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ The folder of a run:
                        run.json          its scores, curve and cost
                        episodes.safetensors   the accuracy of every test episode
                        training.safetensors   the state while it trains; gone when it is done
-    record.json                          all of it together, rewritten as results come in
+    record.json                          all of it together, written when all is done
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ It is one safetensors file, written atomically. It holds no image, and loading i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -90,10 +91,13 @@ class Model:
         return self.anchors.device
 
     def to(self, device: torch.device | str) -> Model:
+        """This model there; a copy, so that nobody else's model moves away."""
+        if torch.device(device) == self.device:
+            return self
         return replace(
             self,
-            embedding=self.embedding.to(device),
-            head=self.head.to(device),
+            embedding=copy.deepcopy(self.embedding).to(device),
+            head=copy.deepcopy(self.head).to(device),
             anchors=self.anchors.to(device),
         )
 

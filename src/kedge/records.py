@@ -173,6 +173,8 @@ def environment() -> dict[str, str]:
 def _commit() -> str:
     """The commit of kedge's own checkout; 'unknown' when it was installed from a wheel."""
     here = Path(__file__).resolve().parent
+    if "site-packages" in here.parts:  # inside somebody else's checkout, perhaps
+        return "unknown"
     try:
         done = subprocess.run(
             ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
