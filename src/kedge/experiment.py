@@ -174,6 +174,8 @@ class _Seed:
                 self.tick(_episodes(self.experiment))
             return run_from_dict(json.loads(done.read_text(encoding="utf-8")))
         began = time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         result = self._train(method, round, previous, place)
         seconds = time.perf_counter() - began
         run = self._test(method, round, result, place, seconds)
@@ -241,7 +243,7 @@ class _Seed:
 
 
 def _peak_memory_mb() -> float:
-    """Of this process so far, on the device that trains."""
+    """On the device that trains: of this run on a GPU, of the process so far on the CPU."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
     unit = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss: bytes there, KiB here

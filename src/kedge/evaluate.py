@@ -1,1 +1,0 @@
-from kedge.evaluation import *

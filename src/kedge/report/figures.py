@@ -1,0 +1,240 @@
+"""The figures of a report, one function each. Matplotlib's object API: no global state."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from kedge.records import Record
+from kedge.report import reading, rounds
+from kedge.report.labels import Point, place_names
+from kedge.report.notation import shortened
+from kedge.report.style import QUIET, WIDTH, Look, head, house_style, looks
+from kedge.training import Epoch
+
+TEXTS = {  # key, which also names the files: title, caption
+    "accuracy": (
+        "Accuracy by method and pool",
+        (
+            "Points are means, bars 95% intervals; where no bar shows, it is narrower than the "
+            "point. Lines down a band are the references, shaded by their interval: NU (dashed) "
+            "was never updated, PAR was trained on everything."
+        ),
+    ),
+    "old-new": (
+        "What is kept against what is learned",
+        (
+            "Right: keeps the old classes. Up: learns the new ones. Upper right is better. Bars "
+            "are 95% intervals. Left of NU’s dashed line, a method knows the old classes less "
+            "well than the model did before its first update."
+        ),
+    ),
+    "rounds": (
+        "Accuracy after each round",
+        (
+            "On all classes of earlier rounds (old), on those that the round brought (new) and on "
+            "unseen ones. Bars are 95% intervals. NU and PAR are drawn without points."
+        ),
+    ),
+    "matrix": (
+        "Every round’s classes after every round",
+        (
+            "One panel per method: a row is the model after a round, a column the classes that a "
+            "round brought. Framed cells belong to rounds that had come by then."
+        ),
+    ),
+    "training": (
+        "Training",
+        (
+            "Validation accuracy and training loss after each epoch; with several seeds their "
+            "mean, and each seed as a thin line. Dotted lines part the rounds. The loss holds "
+            "each method’s own penalty, so its level does not compare across methods."
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    key: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def all_drawings(record: Record) -> tuple[Drawing, ...]:
+    """Those that the record has numbers for, in reading order."""
+    several = len(reading.incremental_rounds(record)) > 1
+    figures = {
+        "accuracy": accuracy_figure(record),
+        "old-new": old_new_figure(record),
+        "rounds": rounds.rounds_figure(record) if several else None,
+        "matrix": rounds.matrix_figure(record) if several else None,
+        "training": training_figure(record),
+    }
+    return tuple(Drawing(key, *TEXTS[key], fig) for key, fig in figures.items() if fig is not None)
+
+
+def accuracy_figure(record: Record) -> Figure:
+    """A dot plot: a band per pool, a line per method, so that intervals never overlap."""
+    last = reading.final_round(record)
+    pools = reading.table_pools(record, last)
+    methods = reading.methods_after(record, last)
+    look = looks(record.methods)
+    rivals = reading.competitors(record, last)
+    height = max(len(rivals), 1) + 1  # of a band, in lines
+    with house_style():
+        figure = Figure((WIDTH, 0.75 + len(pools) * height * 0.21 + 0.5), layout="constrained")
+        axes = figure.add_subplot()
+        for number, pool in enumerate(pools):
+            top = number * height
+            if number % 2 == 0:
+                axes.axhspan(top, top + height, color="#f5f5f3", linewidth=0, zorder=0)
+            for method in methods:
+                found = reading.score(record, method, last, pool.name)
+                if found is None:
+                    continue
+                if method in rivals:
+                    _dot(axes, found.mean, top + 1 + rivals.index(method), found.ci, look[method])
+                    continue
+                edges = (top + 0.12, top + height - 0.12)
+                ci = found.ci if math.isfinite(found.ci) else 0.0
+                axes.fill_betweenx(
+                    edges, found.mean - ci, found.mean + ci,
+                    color=look[method].colour, alpha=0.18, linewidth=0,
+                )  # fmt: skip
+                axes.vlines(
+                    found.mean, *edges, color=look[method].colour, linestyle=look[method].line
+                )
+        axes.set_ylim(len(pools) * height, 0)
+        axes.set_yticks([(n + 0.5) * height for n in range(len(pools))])
+        axes.set_yticklabels([f"{p.label}\n({p.n_classes} classes)" for p in pools])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("accuracy (%)")
+        axes.margins(x=0.04)
+        handles = [_handle(method, look[method]) for method in methods]
+        head(figure, handles)
+    return figure
+
+
+def old_new_figure(record: Record) -> Figure | None:
+    """Forgetting against learning, one point a method."""
+    last = reading.final_round(record)
+    look = looks(record.methods)
+    points = []
+    for method in reading.methods_after(record, last):
+        old = reading.score(record, method, last, "old")
+        new = reading.score(record, method, last, "new")
+        if old is not None and new is not None:
+            ci_old, ci_new = (s.ci if math.isfinite(s.ci) else 0.0 for s in (old, new))
+            points.append(Point(old.mean, new.mean, ci_old, ci_new, method, look[method].colour))
+    if not points:
+        return None
+    with house_style():
+        figure = Figure((5.4, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        before = [p.x for p in points if reading.family(p.name) == reading.BASE]
+        for x in before[:1]:
+            axes.axvline(x, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        for p in points:
+            style = look[p.name]
+            axes.errorbar(
+                p.x, p.y, xerr=p.ci_x, yerr=p.ci_y, color=style.colour, marker=style.marker,
+                markerfacecolor=style.fill, markersize=7.5, elinewidth=1.2, zorder=3,
+            )  # fmt: skip
+        axes.set_xlabel("accuracy on old classes (%)  →  keeps more")
+        axes.set_ylabel("accuracy on new classes (%)  →  learns more")
+        axes.margins(0.16)
+        place_names(figure, axes, points)
+    return figure
+
+
+def training_figure(record: Record) -> Figure | None:
+    """Validation and loss by epoch; the rounds follow each other, with a line between them."""
+    chosen = reading.incremental_rounds(record)
+    runs = [run for run in record.runs if run.round in chosen and run.history]
+    if not runs:
+        return None
+    look = looks(record.methods)
+    lengths = {t: max((len(r.history) for r in runs if r.round == t), default=0) for t in chosen}
+    starts = {t: sum(n for u, n in lengths.items() if u < t) for t in chosen}
+    order = reading.methods_after(record, chosen[-1])
+    methods = [m for m in order if any(run.method == m for run in runs)]
+    with house_style():
+        figure = Figure((WIDTH, 3.3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for method in methods:
+            for t in chosen:
+                curves = [run.history for run in runs if (run.method, run.round) == (method, t)]
+                _curves(left, [_line(h, "val_accuracy") for h in curves], starts[t], look[method])
+                _curves(right, [_line(h, "loss") for h in curves], starts[t], look[method])
+        for axes, name in ((left, "validation accuracy (%)"), (right, "training loss (nats)")):
+            axes.set_title(name)
+            axes.set_xlabel("epoch")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            _name_rounds(axes, starts)
+        handles = [
+            Line2D([], [], color=look[m].colour, linestyle=look[m].line, label=shortened(m))
+            for m in methods
+        ]
+        head(figure, handles)
+    return figure
+
+
+def _name_rounds(axes: Axes, starts: dict[int, int]) -> None:
+    """A dotted line before each round but the first, and the name of each above its part."""
+    if len(starts) < 2:
+        return
+    axes.set_title(axes.get_title(loc="left"), pad=18)
+    for number, (t, start) in enumerate(starts.items()):
+        if number:
+            axes.axvline(start + 0.5, color=QUIET, linewidth=0.8, linestyle=":")
+        axes.text(
+            start + 1, 1.01, f"round {t}", transform=axes.get_xaxis_transform(),
+            ha="left", va="bottom", fontsize=7.5, color=QUIET,
+        )  # fmt: skip
+
+
+def _line(history: Iterable[Epoch], what: str) -> list[float]:
+    return [float(getattr(epoch, what)) for epoch in history]
+
+
+def _curves(axes: Axes, curves: list[list[float]], start: int, look: Look) -> None:
+    """The mean of the seeds; a seed that stopped early counts as far as it went."""
+    if not curves:
+        return
+    if len(curves) > 1:
+        for curve in curves:
+            steps = range(start + 1, start + 1 + len(curve))
+            axes.plot(steps, curve, color=look.colour, linewidth=0.5, alpha=0.45)
+    longest = max(len(curve) for curve in curves)
+    mean = [statistics.fmean(c[i] for c in curves if i < len(c)) for i in range(longest)]
+    dot = "." if longest == 1 else ""
+    steps = range(start + 1, start + 1 + longest)
+    axes.plot(steps, mean, color=look.colour, linestyle=look.line, marker=dot)
+
+
+def _dot(axes: Axes, x: float, y: int, ci: float, look: Look) -> None:
+    axes.errorbar(
+        x, y, xerr=ci if math.isfinite(ci) else None, color=look.colour, marker=look.marker,
+        markerfacecolor=look.fill, markersize=6, elinewidth=1.6, zorder=3,
+    )  # fmt: skip
+
+
+def _handle(method: str, look: Look) -> Line2D:
+    """A line for a reference, a marker for whoever competes: as they are drawn."""
+    if reading.is_reference(method):
+        return Line2D([], [], color=look.colour, linestyle=look.line, label=shortened(method))
+    return Line2D(
+        [], [], color=look.colour, marker=look.marker, markerfacecolor=look.fill,
+        linestyle="", markersize=6, label=shortened(method),
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""One table as terminal output, as Markdown and as LaTeX. The page has its own template.
+
+Labels are free text, so each rendering escapes everything that it did not write itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rich.box import Box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Row, Table
+
+# ── terminal ─────────────────────────────────────────────────────────────────────────────────
+
+
+RULES = Box("    \n    \n ── \n    \n ╌╌ \n    \n    \n    \n")  # below the head, between sections
+
+
+def to_rich(table: Table) -> RenderableType:
+    """Bold gets lost in a pipe, so strong cells carry a star too. Text objects: no markup."""
+    starred = any(cell.strong for part in table.sections for row in part.rows for cell in row.cells)
+    drawn = RichTable(box=RULES, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    drawn.add_column(Text(table.stub), overflow="fold")  # it alone gives way to a long label
+    for column in table.columns:
+        lines = [column.group, column.label] if table.groups() else [column.label]
+        heading = Text("\n".join([*lines, column.note] if column.note else lines))
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for section in table.sections:
+        if section.title:
+            drawn.add_row(Text(section.title, style="bold"))
+        for row in section.rows:
+            label = Text(("  " if section.title else "") + row.label)
+            cells = [_rich_cell(cell, row, table.marked, starred) for cell in row.cells]
+            drawn.add_row(label, *cells, style="dim" if row.muted else "")
+        drawn.add_section()
+    note = " (Bold cells also carry a *.)" if starred else ""
+    caption = Padding(Text(table.caption + note, style="dim"), (1, 0, 1, 0))
+    return Group(Text(table.title, style="bold"), Text(), drawn, caption)
+
+
+def _rich_cell(cell: Cell, row: Row, marked: bool, starred: bool) -> Text:
+    style = "bold" if cell.strong else "dim" if cell.muted else ""
+    tail = (cell.mark or " ") if marked else ("*" if cell.strong else " ") if starred else ""
+    return Text(cell.text + tail, style=style)
+
+
+# ── Markdown ─────────────────────────────────────────────────────────────────────────────────
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table. It has no rules between rows, so references are in italics."""
+    notes = [f" ({column.note})" if column.note else "" for column in table.columns]
+    heads = [markdown(c.heading + note) for c, note in zip(table.columns, notes, strict=True)]
+    lines = [
+        f"| {' | '.join([markdown(table.stub), *heads])} |",
+        f"| {' | '.join([':---', *('---:' for _ in heads)])} |",
+    ]
+    for section in table.sections:
+        if section.title:
+            lines.append(f"| **{markdown(section.title)}** |{' |' * len(heads)}")
+        for row in section.rows:
+            label = f"*{markdown(row.label)}*" if row.muted else markdown(row.label)
+            lines.append(f"| {' | '.join([label, *map(_markdown_cell, row.cells)])} |")
+    return (
+        f"### {markdown(table.title)}\n\n" + "\n".join(lines) + f"\n\n{markdown(table.caption)}\n"
+    )
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{cell.text}**" if cell.strong else cell.text
+    return f"{text} {cell.mark}" if cell.mark else text
+
+
+def markdown(text: str) -> str:
+    """Free text that must come out as written: HTML cannot get in, and neither can a new cell."""
+    plain = " ".join(text.split())
+    plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", plain)
+
+
+# ── LaTeX ────────────────────────────────────────────────────────────────────────────────────
+
+LATEX_HEADER = "% Needs \\usepackage{booktabs,amssymb}\n"
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
+    "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
+    "±": r"$\pm$", "−": r"$-$", "–": "--", "·": r"$\cdot$", "×": r"$\times$", "λ": r"$\lambda$",
+    "→": r"$\rightarrow$", "…": r"\ldots{}", "’": "'", "√": r"$\surd$",
+    AHEAD: r"$\blacktriangle$", BEHIND: r"$\blacktriangledown$",
+}  # fmt: skip
+
+
+def to_latex(table: Table, prefix: str) -> str:
+    """A booktabs table; `prefix` keeps the labels of several reports apart."""
+    width = len(table.columns)
+    lines = [
+        r"\begin{table}[tb]",
+        r"\centering",
+        rf"\caption{{\textbf{{{latex(table.title)}.}} {latex(table.caption)}}}",
+        rf"\label{{tab:{slug(prefix)}-{slug(table.key)}}}",
+        r"\smallskip",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * width}@{{}}}}",
+        r"\toprule",
+        *_latex_heads(table),
+    ]
+    for section in table.sections:
+        lines.append(r"\midrule")
+        if section.title:
+            lines.append(rf"\multicolumn{{{width + 1}}}{{@{{}}l}}{{{latex(section.title)}}} \\")
+        for row in section.rows:
+            label = rf"\textit{{{latex(row.label)}}}" if row.muted else latex(row.label)
+            indent = r"\quad " if section.title else ""
+            cells = [_latex_cell(cell, table.marked) for cell in row.cells]
+            lines.append(rf"{' & '.join([indent + label, *cells])} \\")
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_heads(table: Table) -> list[str]:
+    lines, at = [], 2
+    if table.groups():
+        spans, rules = [], []
+        for name, n in table.groups():
+            spans.append(rf"\multicolumn{{{n}}}{{c}}{{{latex(name)}}}")
+            rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] if name else []
+            at += n
+        lines += [rf" & {' & '.join(spans)} \\", "".join(rules)]
+    lines.append(rf"{' & '.join([latex(table.stub), *(latex(c.label) for c in table.columns)])} \\")
+    if any(column.note for column in table.columns):
+        lines.append(rf" & {' & '.join(_latex_note(column) for column in table.columns)} \\")
+    return lines
+
+
+def _latex_note(column: Column) -> str:
+    return rf"{{\scriptsize {latex(column.note)}}}"
+
+
+def _latex_cell(cell: Cell, marked: bool) -> str:
+    value = rf"\textbf{{{latex(cell.value)}}}" if cell.strong else latex(cell.value)
+    margin = rf" {{\scriptsize$\pm$ {latex(cell.margin)}}}" if cell.margin else ""
+    mark = rf"\,{LATEX[cell.mark]}" if cell.mark else rf"\,\phantom{{{LATEX[AHEAD]}}}"
+    return value + margin + (mark if marked else "")
+
+
+def latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens only: safe in a label and in a link."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

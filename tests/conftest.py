@@ -1,0 +1,211 @@
+"""Shared by all tests: a few folders of small images, and the real command as a real process."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+TIMEOUT = 120  # seconds: far more than any command of the tests needs
+# Bits depend on the number of threads, and threads of several processes get in each other's way.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a process leaves behind."""
+
+    rc: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        """The one sentence that a user gets for an error that is theirs."""
+        assert self.rc == 1, self
+        assert "Traceback" not in self.err, self.err
+        lines = [line for line in self.err.splitlines() if line]
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("kedge: "), self.err
+        assert lines[0].endswith("."), self.err
+        return lines[0].removeprefix("kedge: ")
+
+
+class Command:
+    """`kedge`, as it is installed beside this interpreter."""
+
+    def __init__(self) -> None:
+        path = shutil.which("kedge", path=str(Path(sys.executable).parent))
+        assert path is not None, "kedge is not installed beside this interpreter"
+        self.path = path
+
+    def __call__(self, *args: str | Path, cwd: Path | None = None) -> Ended:
+        return finish(self.start(*args, cwd=cwd))
+
+    def start(self, *args: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
+        return start([self.path, *map(str, args)], cwd)
+
+
+def start(args: list[str], cwd: Path | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        args,
+        cwd=cwd,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Ended:
+    try:
+        out, err = process.communicate(timeout=TIMEOUT)
+    finally:
+        process.kill()
+    return Ended(process.returncode, out, err)
+
+
+@pytest.fixture(scope="session")
+def kedge() -> Command:
+    return Command()
+
+
+@pytest.fixture
+def python() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Start Python code as a process of its own; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(code: str) -> subprocess.Popen[str]:
+        started.append(start([sys.executable, "-c", code]))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+LOAD = """
+import json, sys
+import kedge
+load = eval(sys.argv[1])
+for name, path in json.loads(sys.argv[2]).items():
+    try:
+        said = f"loaded: {load(path)}"
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    print(json.dumps([name, said]))
+"""
+
+
+@pytest.fixture(scope="session")
+def load_plainly() -> Callable[[str, dict[str, Path]], dict[str, str]]:
+    """What loading each of some files says, in a process without the type checks of the tests."""
+
+    def load(function: str, paths: dict[str, Path]) -> dict[str, str]:
+        named = json.dumps({name: str(path) for name, path in paths.items()})
+        ended = finish(start([sys.executable, "-c", LOAD, function, named]))
+        assert ended.rc == 0, ended.err
+        return dict(json.loads(line) for line in ended.out.splitlines())
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def signal_when() -> Callable[[subprocess.Popen[str], Path, signal.Signals], None]:
+    """Send a process a signal as soon as it has written a file."""
+
+    def send(process: subprocess.Popen[str], file: Path, number: signal.Signals) -> None:
+        end = time.monotonic() + TIMEOUT
+        while not file.exists():
+            assert process.poll() is None, f"it ended before there was {file}"
+            assert time.monotonic() < end, f"it never wrote {file}"
+            time.sleep(0.001)
+        process.send_signal(number)
+
+    return send
+
+
+SHORT = shlex.split("--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 10")
+
+
+@pytest.fixture(scope="session")
+def by_command(
+    kedge: Command, first: Path, second: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Two models by the command: "base" of the first folder, "next" with the second one."""
+    folder = tmp_path_factory.mktemp("models")
+    base, better = folder / "base.kedge", folder / "next.kedge"
+    trained = kedge("train", first, "--out", base, "--width", "4", *SHORT)
+    assert trained.rc == 0, trained.err
+    updated = kedge("update", base, second, "--out", better, *SHORT)
+    assert updated.rc == 0, updated.err
+    assert trained.out.startswith(f"{base}: round 0 (base), 6 classes known; validation accuracy ")
+    assert updated.out.startswith(f"{better}: round 1 (IDA), 12 classes known; ")
+    assert sorted(path.name for path in folder.iterdir()) == ["base.kedge", "next.kedge"]
+    return {"base": base, "next": better}
+
+
+# ── images ───────────────────────────────────────────────────────────────────────────────────
+
+DrawClasses = Callable[..., Path]
+
+
+def stripes(number: int, of: int, rng: random.Random, side: int) -> Image.Image:
+    """Bright stripes; each class has its own angle and width, each image its own place."""
+    image = Image.new("L", (side, side), rng.randrange(30))
+    pen = ImageDraw.Draw(image)
+    angle, gap = math.pi * number / of, 5 + 3 * (number % 2)
+    dx, dy = math.cos(angle), math.sin(angle)
+    shift = rng.uniform(0, gap)
+    for k in range(-2 * side // gap, 2 * side // gap):
+        x, y = side / 2 - dy * (k * gap + shift), side / 2 + dx * (k * gap + shift)
+        ends = (x - 2 * side * dx, y - 2 * side * dy, x + 2 * side * dx, y + 2 * side * dy)
+        pen.line(ends, fill=rng.randrange(200, 256), width=2)
+    return image
+
+
+@pytest.fixture(scope="session")
+def draw_classes() -> DrawClasses:
+    """Write a folder of class folders: draw_classes(folder, ["a", "b"], per_class=12)."""
+
+    def draw(folder: Path, names: list[str], per_class: int = 12, side: int = 16) -> Path:
+        for number, name in enumerate(names):
+            (folder / name).mkdir(parents=True)
+            for i in range(per_class):
+                image = stripes(number, len(names), random.Random(f"{name} {i}"), side)
+                image.save(folder / name / f"{i:02}.png")
+        return folder
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def first(tmp_path_factory: pytest.TempPathFactory, draw_classes: DrawClasses) -> Path:
+    """Six classes of twelve images of 16 pixels."""
+    folder = tmp_path_factory.mktemp("data") / "first"
+    return draw_classes(folder, [f"first {i}" for i in range(6)])
+
+
+@pytest.fixture(scope="session")
+def second(tmp_path_factory: pytest.TempPathFactory, draw_classes: DrawClasses) -> Path:
+    """Six other classes."""
+    folder = tmp_path_factory.mktemp("data") / "second"
+    return draw_classes(folder, [f"second {i}" for i in range(6)])

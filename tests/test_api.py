@@ -1,0 +1,216 @@
+"""The life of a model from Python: trained, updated twice while old images go, and used."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kedge import api
+from kedge.config import EpisodeShape, Schedule
+from kedge.errors import KedgeError
+from kedge.images.readers import open_images
+from kedge.images.table import ImageTable
+from kedge.model import Model
+
+EPISODE = EpisodeShape(n_way=3, n_shot=2, n_query=3)
+SHORT = {"episode": EPISODE, "schedule": Schedule(epochs=2, episodes=6, val_episodes=10)}
+NAMES = [[f"{round} {i}" for i in range(6)] for round in ("first", "second", "third")]
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory, draw_classes: Callable[..., Path]) -> list:
+    """Three deliveries; each folder is gone before the next one comes."""
+    folder = tmp_path_factory.mktemp("deliveries")
+    models: list[Model] = []
+    for names in NAMES:
+        delivery = draw_classes(folder / "images", names)
+        models.append(
+            api.update(models[-1], delivery, **SHORT)
+            if models
+            else api.train(delivery, width=8, **SHORT)
+        )
+        shutil.rmtree(delivery)
+    return models
+
+
+def test_every_class_that_was_delivered_is_known(life: list[Model]) -> None:
+    for n, model in enumerate(life, 1):
+        assert sorted(model.classes) == sorted(name for names in NAMES[:n] for name in names)
+        assert model.anchors.shape == (6 * n, model.config.n_features)
+
+
+def test_anchors_of_earlier_rounds_are_kept_as_they_were_made(life: list[Model]) -> None:
+    for before, after in itertools.pairwise(life):
+        for name, anchor in zip(before.classes, before.anchors, strict=True):
+            assert torch.equal(after.anchors[after.classes.index(name)], anchor)
+
+
+def test_lineage_tells_the_rounds(life: list[Model]) -> None:
+    rounds = life[-1].lineage
+    assert [entry.round for entry in rounds] == [0, 1, 2]
+    assert [entry.method for entry in rounds] == ["base", "IDA", "IDA"]
+    assert life[0].lineage == rounds[:1]
+    for entry, names in zip(rounds, NAMES, strict=True):
+        assert set(entry.classes) < set(names)  # some were set apart to validate
+        assert len(entry.classes) >= EPISODE.n_way
+        assert entry.images == 12 * len(entry.classes)
+        assert entry.source.endswith("images")
+        assert entry.config["schedule"]["epochs"] == 2
+        assert 1 <= entry.best_epoch <= 2
+        assert 0 <= entry.val_accuracy <= 100
+
+
+def test_classifier_names_new_images_of_new_classes(
+    life: list[Model], tmp_path: Path, draw_classes: Callable[..., Path]
+) -> None:
+    """Six classes that no round has met, three examples of each: a guess is right in 17%."""
+    table = open_images(draw_classes(tmp_path / "new", [f"new {i}" for i in range(6)]))
+    rows = {name: table.rows_of(name) for name in table.classes}
+    classifier = life[-1].classifier({name: table.images[r[:3]] for name, r in rows.items()})
+    said = [classifier.predict(table.images[r[3:]]) for r in rows.values()]
+    right = [word == name for name, words in zip(rows, said, strict=True) for word in words]
+    assert len(right) == 6 * 9
+    assert np.mean(right) > 0.7
+
+
+def test_evaluate_agrees_and_repeats(life: list[Model], second: Path) -> None:
+    score = api.evaluate(life[1], second, episode=EPISODE, n_episodes=60)
+    assert score.n == 60
+    assert score.mean > 60  # a guess is right in 33%
+    assert 0 < score.ci < 10
+    assert api.evaluate(life[1], open_images(second), episode=EPISODE, n_episodes=60) == score
+    assert api.evaluate(life[1], second, episode=EPISODE, n_episodes=60, seed=1) != score
+
+
+def test_same_seed_same_model_other_seed_other_model(life: list[Model], first: Path) -> None:
+    again = api.train(first, width=8, **SHORT)
+    assert again.fingerprint == api.train(first, width=8, **SHORT).fingerprint
+    assert again.fingerprint != api.train(first, width=8, seed=1, **SHORT).fingerprint
+    torch.manual_seed(123)  # somebody else's random numbers change nothing
+    np.random.seed(123)
+    assert api.train(first, width=8, **SHORT).fingerprint == again.fingerprint
+
+
+def test_training_leaves_the_random_numbers_of_others_alone(first: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    api.train(first, width=4, **SHORT)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_command_and_function_give_the_same_file(
+    by_command: dict[str, Path], first: Path, second: Path, tmp_path: Path
+) -> None:
+    shape = {"episode": EPISODE, "schedule": Schedule(epochs=3, episodes=20, val_episodes=10)}
+    base = api.train(first, width=4, **shape)
+    base.save(tmp_path / "base.kedge")
+    api.update(base, second, **shape).save(tmp_path / "next.kedge")
+    assert (tmp_path / "base.kedge").read_bytes() == by_command["base"].read_bytes()
+    assert (tmp_path / "next.kedge").read_bytes() == by_command["next"].read_bytes()
+
+
+# ── how images are shared out ────────────────────────────────────────────────────────────────
+
+
+def test_images_to_validate_on_can_be_given(first: Path, second: Path) -> None:
+    model = api.train(first, val=second, width=4, **SHORT)
+    assert model.lineage[0].classes == tuple(NAMES[0])  # all of them train
+    assert model.classes == tuple(NAMES[0])
+
+
+def test_images_to_validate_on_must_fit(first: Path) -> None:
+    large = ImageTable.build(np.zeros((60, 40, 40), np.uint8), np.repeat(range(6), 10), "abcdef")
+    with pytest.raises(KedgeError, match=r"1×40×40.*1×16×16"):
+        api.train(first, val=large, width=4, **SHORT)
+
+
+def test_few_classes_share_their_images_between_training_and_validation(first: Path) -> None:
+    table = open_images(first)
+    few = ImageTable.build(table.images[:48], table.labels[:48], table.classes[:4])
+    model = api.train(few, width=4, **SHORT)
+    assert len(model.lineage[0].classes) == 4
+    assert model.lineage[0].images < 48
+
+
+def test_too_few_images_are_counted_as_their_owner_counts_them(first: Path) -> None:
+    """A part is set apart to validate, which the owner has not heard of: 12, and not 2."""
+    table = open_images(first)
+    few = ImageTable.build(table.images[:48], table.labels[:48], table.classes[:4])
+    with pytest.raises(KedgeError, match=r"\b12\b"):
+        api.train(few, width=4, episode=EpisodeShape(3, 5, 5), schedule=Schedule(1, 1, 1))
+
+
+def test_images_that_are_not_square_are_refused_before_training() -> None:
+    images = np.zeros((60, 20, 28), np.uint8)
+    table = ImageTable.build(images, np.repeat(range(6), 10), "abcdef")
+    with pytest.raises(KedgeError, match=r"20×28|square"):
+        api.train(table, width=4, **SHORT)
+
+
+@pytest.mark.parametrize("method", ["NU", "PAR"])
+def test_update_by_what_is_no_update_is_refused(
+    life: list[Model], second: Path, method: str
+) -> None:
+    with pytest.raises(KedgeError, match="use IDA, DFA or FT"):
+        api.update(life[0], second, method=method, **SHORT)
+
+
+def test_methods_differ_and_lambda_0_is_fine_tuning(life: list[Model], second: Path) -> None:
+    made = {
+        method: api.update(life[0], second, method=method, **SHORT).fingerprint
+        for method in ("FT", "IDA", "DFA", "IDA lambda=0", "DFA lambda=0")
+    }
+    assert made["FT"] == made["IDA lambda=0"] == made["DFA lambda=0"]
+    assert len(set(made.values())) == 3
+
+
+# ── stopped calls ────────────────────────────────────────────────────────────────────────────
+
+
+def test_repeated_call_goes_on_from_its_checkpoint(first: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "training"
+    whole = api.train(first, width=4, checkpoint=checkpoint, **SHORT)
+    again = api.train(first, width=4, checkpoint=str(checkpoint), **SHORT)
+    assert again.fingerprint == whole.fingerprint
+    assert again.lineage == whole.lineage
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"width": 5}, {"temperature": 1.0}])
+def test_checkpoint_of_another_call_is_refused(
+    first: Path, tmp_path: Path, change: dict[str, float]
+) -> None:
+    checkpoint = tmp_path / "training"
+    api.train(first, width=4, checkpoint=checkpoint, **SHORT)
+    before = checkpoint.read_bytes()
+    with pytest.raises(KedgeError, match="training: a stopped run with other options"):
+        api.train(first, **({"width": 4} | SHORT | change), checkpoint=checkpoint)
+    assert checkpoint.read_bytes() == before
+
+
+def test_checkpoint_sees_other_images_to_validate_on(
+    first: Path, second: Path, tmp_path: Path
+) -> None:
+    """The best epoch is chosen on them, so that another choice is another run."""
+    checkpoint = tmp_path / "training"
+    table = open_images(second)
+    api.train(first, val=table, width=4, checkpoint=checkpoint, **SHORT)
+    inverted = ImageTable.build(255 - table.images, table.labels, table.classes)
+    with pytest.raises(KedgeError, match="other options or other images"):
+        api.train(first, val=inverted, width=4, checkpoint=checkpoint, **SHORT)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+def test_damaged_checkpoint_is_named(first: Path, tmp_path: Path, kept: float) -> None:
+    checkpoint = tmp_path / "training"
+    api.train(first, width=4, checkpoint=checkpoint, **SHORT)
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(KedgeError, match=r"training: .*damaged.*delete"):
+        api.train(first, width=4, checkpoint=checkpoint, **SHORT)

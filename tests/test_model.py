@@ -1,0 +1,418 @@
+"""The model file: the same bits back, no images in it, and one sentence if it is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from kedge import api
+from kedge.config import EpisodeShape, Schedule
+from kedge.durable import load_tensors, save_tensors
+from kedge.errors import KedgeError
+from kedge.images.readers import open_images
+from kedge.images.table import ImageTable
+from kedge.model import Model
+from kedge.protocol import whole
+
+SHORT = {"episode": EpisodeShape(2, 1, 2), "schedule": Schedule(1, 2, 4)}
+LoadPlainly = Callable[[str, dict[str, Path]], dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def model(first: Path) -> Model:
+    return api.train(first, width=4, **SHORT)
+
+
+@pytest.fixture
+def file(model: Model, tmp_path: Path) -> Path:
+    model.save(tmp_path / "model.kedge")
+    return tmp_path / "model.kedge"
+
+
+def bits(model: Model) -> dict[str, bytes]:
+    named = {**model.embedding.state_dict(), **model.head.state_dict(), "anchors": model.anchors}
+    return {key: value.contiguous().numpy().tobytes() for key, value in named.items()}
+
+
+# ── there and back ───────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_comes_back(model: Model, file: Path, first: Path) -> None:
+    loaded = Model.load(file)
+    assert bits(loaded) == bits(model)
+    assert loaded.config == model.config
+    assert loaded.classes == model.classes == tuple(f"first {i}" for i in range(6))
+    assert loaded.lineage == model.lineage
+    assert loaded.fingerprint == model.fingerprint
+    images = open_images(first).images
+    assert torch.equal(loaded.embed(images), model.embed(images))
+
+
+def test_loaded_model_is_ready_to_use_and_does_not_train(file: Path) -> None:
+    loaded = Model.load(file)
+    assert not loaded.embedding.training
+    assert not any(p.requires_grad for p in loaded.embedding.parameters())
+    assert not loaded.anchors.requires_grad
+
+
+def test_saving_twice_gives_the_same_bytes(model: Model, file: Path, tmp_path: Path) -> None:
+    model.save(tmp_path / "again")
+    Model.load(file).save(tmp_path / "loaded")
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+    assert (tmp_path / "loaded").read_bytes() == file.read_bytes()
+
+
+def test_loading_keeps_no_file_open_and_no_tie_to_the_file(model: Model, file: Path) -> None:
+    loaded = [Model.load(file) for _ in range(20)]
+    if Path("/proc/self/maps").exists():
+        assert str(file) not in Path("/proc/self/maps").read_text()
+        opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in _open_files()]
+        assert str(file) not in opened
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    assert bits(loaded[0]) == bits(model)
+
+
+def _open_files() -> list[str]:
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+
+
+def test_model_moves_as_a_copy(model: Model) -> None:
+    before = bits(model)
+    elsewhere = model.to("meta")
+    assert elsewhere.device.type == "meta"
+    assert {p.device.type for p in model.embedding.parameters()} == {"cpu"}
+    assert bits(model) == before
+
+
+# ── it holds no image ────────────────────────────────────────────────────────────────────────
+
+
+def test_no_tensor_is_as_large_as_an_image(file: Path, first: Path) -> None:
+    images = open_images(first).images
+    with safe_open(file, framework="pt") as opened:
+        shapes = {key: tuple(opened.get_slice(key).get_shape()) for key in opened.keys()}
+        types = {opened.get_slice(key).get_dtype() for key in opened.keys()}
+    assert not any(shape[-2:] == tuple(images.shape[-2:]) for shape in shapes.values()), shapes
+    assert "U8" not in types
+    assert file.stat().st_size < images.numel() / 2
+
+
+def test_no_row_of_pixels_is_in_the_file(file: Path, first: Path) -> None:
+    """Neither as bytes nor as the floats that the network sees."""
+    content = file.read_bytes()
+    images = open_images(first).images.numpy()
+    mean, std = (load_tensors(file, "")[1][f"embedding.{k}"].numpy() for k in ("mean", "std"))
+    scaled = images.astype(np.float32) / 255
+    normalised = (scaled - mean) / std
+    for form in (images, scaled, normalised):
+        rows = form.reshape(-1, form.shape[-1])
+        for row in rows[:: max(1, len(rows) // 300)]:
+            if len(np.unique(row)) > 3:  # a flat row proves nothing
+                assert row.tobytes() not in content
+
+
+# ── files that are no model ──────────────────────────────────────────────────────────────────
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(KedgeError) as caught:
+        Model.load(path)
+    sentence = str(caught.value)
+    assert path.name in sentence
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.1, 0.5, 0.999])
+def test_truncated_file_is_refused(file: Path, kept: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(kept * len(content))])
+    assert "not a kedge model, or damaged" in refused(file)
+
+
+def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
+    """In weights and anchors, but also in class names, settings and lineage."""
+    content = file.read_bytes()
+    unnoticed = []
+    places = np.random.default_rng(0).integers(0, len(content), 200)
+    for place in (*places.tolist(), content.index(b"first 3") + 6, content.index(b"conv4")):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        (tmp_path / "flipped").write_bytes(damaged)
+        try:
+            Model.load(tmp_path / "flipped")
+            unnoticed.append((place, content[place - 12 : place + 12]))
+        except KedgeError:
+            pass
+    assert unnoticed == []
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert "there is no kedge model here" in refused(tmp_path / "gone.kedge")
+
+
+def test_other_files(tmp_path: Path, first: Path) -> None:
+    (tmp_path / "text").write_text("epoch,loss\n")
+    open_images(first).save(tmp_path / "images")
+    assert "not a kedge model" in refused(tmp_path / "text")
+    assert "not a kedge model" in refused(tmp_path / "images")
+    assert "not a kedge model" in refused(tmp_path)
+
+
+def test_model_is_no_image_file(file: Path) -> None:
+    with pytest.raises(KedgeError, match=r"model\.kedge: not a packed image file"):
+        ImageTable.load(file)
+
+
+# ── forged files ─────────────────────────────────────────────────────────────────────────────
+
+
+def changed(about: dict, *keys: str | int, value: object) -> dict:
+    """A deep copy in which one entry is another."""
+    about = json.loads(json.dumps(about))
+    inner = about
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    return about
+
+
+FORGERIES: dict[str, tuple[tuple[str | int, ...], object]] = {
+    "huge width": (("config", "backbone", "width"), 2**20),
+    "impossible width": (("config", "backbone", "width"), 2**62),
+    "width in words": (("config", "backbone", "width"), "wide"),
+    "width of one half": (("config", "backbone", "width"), 0.5),
+    "no backbone": (("config", "backbone"), None),
+    "another backbone": (("config", "backbone", "backbone"), "resnet12"),
+    "unknown backbone": (("config", "backbone", "backbone"), "os.system"),
+    "unknown head": (("config", "head", "head"), "svm"),
+    "other channels": (("config", "n_channels"), 3),
+    "huge images": (("config", "image_size"), 2**40),
+    "size in words": (("config", "image_size"), "large"),
+    "temperature in words": (("config", "head", "temperature"), "hot"),
+    "config is a list": (("config",), []),
+    "config is a number": (("config",), 3),
+    "too few classes": (("classes",), ["a"]),
+    "classes are a number": (("classes",), 6),
+    "lineage is a number": (("lineage",), 7),
+    "lineage of words": (("lineage",), ["round 0"]),
+    "lineage of nothing": (("lineage",), [""]),
+}
+
+
+@pytest.fixture(scope="module")
+def said_of_forged(
+    model: Model, tmp_path_factory: pytest.TempPathFactory, load_plainly: LoadPlainly
+) -> dict[str, str]:
+    """Forged by someone who takes the trouble to get the checksum right."""
+    folder = tmp_path_factory.mktemp("forged")
+    model.save(folder / "model")
+    about, tensors = load_tensors(folder / "model", "model")
+    paths = {name: folder / f"{name}.kedge" for name in FORGERIES}
+    for name, (keys, value) in FORGERIES.items():
+        save_tensors(paths[name], tensors, changed(about, *keys, value=value))
+    said = load_plainly("kedge.Model.load", paths | {"honest": folder / "model"})
+    assert said.pop("honest").startswith("loaded")
+    return said
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_content_is_refused(said_of_forged: dict[str, str], name: str) -> None:
+    kind, _, sentence = said_of_forged[name].partition(": ")
+    assert kind == "KedgeError", said_of_forged[name][:300]
+    assert f"{name}.kedge: " in sentence  # it says which file
+
+
+def test_forged_size_takes_no_memory(
+    model: Model, tmp_path: Path, python: Callable[[str], object]
+) -> None:
+    """A width of a million would be 36 terabytes; loading refuses before it allocates."""
+    model.save(tmp_path / "model")
+    about, tensors = load_tensors(tmp_path / "model", "model")
+    forged = changed(about, "config", "backbone", "width", value=2**13)  # 2.4 GB a layer
+    save_tensors(tmp_path / "forged", tensors, forged)
+    process = python(
+        "import resource, kedge\n"
+        "kedge.Model\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+        "before = peak()\n"
+        "try: kedge.Model.load(" + repr(str(tmp_path / "forged")) + ")\n"
+        "except kedge.KedgeError: print(peak() - before)\n"
+    )
+    out, err = process.communicate(timeout=60)
+    assert int(out) < 500, err
+
+
+# ── classifier ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_classifier_takes_unequal_shots(model: Model, first: Path) -> None:
+    """Each class's representative is that of its own examples, however many others have."""
+    table = open_images(first)
+    a, b, c = (table.images[table.rows_of(f"first {i}")] for i in range(3))
+    mixed = model.classifier({"a": a[:1], "b": b[:12], "c": c[:5]})
+    assert mixed.classes == ("a", "b", "c")
+    for i, examples in enumerate((a[:1], b[:12], c[:5])):
+        expected = model.embed(examples).mean(0)
+        torch.testing.assert_close(mixed.representatives[i], expected, rtol=1e-5, atol=1e-5)
+    probabilities = mixed.probabilities(torch.cat([a, b, c]))
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(36))
+    assert mixed.predict(a[:1]) == ["a"]
+
+
+def test_classifier_takes_a_table_and_any_classes(model: Model, second: Path) -> None:
+    support = open_images(second)
+    classifier = model.classifier(support)
+    assert classifier.classes == support.classes
+    assert set(classifier.predict(support.images)) <= set(support.classes)
+
+
+def test_classifier_refuses_images_of_another_size(model: Model) -> None:
+    with pytest.raises(KedgeError, match=r"3×20×20.*takes 1×16×16"):
+        model.classifier({"a": torch.zeros(2, 3, 20, 20, dtype=torch.uint8)})
+
+
+def test_predict_refuses_images_of_another_size(model: Model, first: Path) -> None:
+    classifier = model.classifier(open_images(first))
+    with pytest.raises(KedgeError, match="takes 1×16×16"):
+        classifier.predict(torch.zeros(2, 1, 20, 20, dtype=torch.uint8))
+
+
+def test_predict_refuses_pixels_that_are_no_bytes(first: Path, load_plainly: LoadPlainly) -> None:
+    """Pixels in 0…1, as many libraries hand them out, would all be black."""
+    predict = (
+        "lambda path: kedge.train(path, width=1, episode=kedge.EpisodeShape(2, 1, 1), "
+        "schedule=kedge.Schedule(1, 1, 1)).classifier(kedge.open_images(path))"
+        ".predict(kedge.open_images(path).images / 255)"
+    )
+    assert load_plainly(predict, {"": first})[""].startswith("KedgeError: ")
+
+
+def test_class_without_examples_is_named(model: Model, first: Path) -> None:
+    images = open_images(first).images
+    with pytest.raises(KedgeError, match="'b'"):
+        model.classifier({"a": images[:3], "b": images[:0]})
+
+
+def test_classifier_without_classes_is_a_sentence(model: Model) -> None:
+    with pytest.raises(KedgeError):
+        model.classifier({})
+
+
+def test_nothing_to_predict_is_no_error(model: Model, first: Path) -> None:
+    table = open_images(first)
+    assert model.classifier(table).predict(table.images[:0]) == []
+
+
+# ── anchors ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_class_that_comes_back_gets_a_fresh_anchor(model: Model, first: Path) -> None:
+    table = open_images(first)
+    rows = table.rows_of("first 2")
+    other = ImageTable.build(255 - table.images[rows].numpy(), [0] * len(rows), ["first 2"])
+    after = model.with_anchors_of(whole("new", other))
+    assert sorted(after.classes) == sorted(model.classes)  # still one entry
+    for i, name in enumerate(model.classes):
+        anchor = after.anchors[after.classes.index(name)]
+        if name == "first 2":
+            expected = model.embed(other.images).mean(0)
+            torch.testing.assert_close(anchor, expected, rtol=1e-5, atol=1e-5)
+            assert not torch.allclose(anchor, model.anchors[i])
+        else:
+            assert torch.equal(anchor, model.anchors[i])
+
+
+def test_anchor_is_the_mean_of_all_images_of_its_class(model: Model, first: Path) -> None:
+    table = open_images(first)
+    for name, anchor in zip(model.classes, model.anchors, strict=True):
+        expected = model.embed(table.images[table.rows_of(name)]).mean(0)
+        torch.testing.assert_close(anchor, expected, rtol=1e-5, atol=1e-5)
+
+
+# ── a backbone of one's own ──────────────────────────────────────────────────────────────────
+
+
+class Own(nn.Module):
+    """Any module from images to features will do."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, width, 3, stride=2)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.norm(self.first(images)).relu().mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def own(first: Path) -> Model:
+    torch.manual_seed(0)
+    return api.train(first, backbone=Own(), **SHORT)
+
+
+def test_own_backbone_is_trained_updated_and_reloaded(
+    own: Model, second: Path, tmp_path: Path
+) -> None:
+    better = api.update(own, second, **SHORT)
+    better.save(tmp_path / "own.kedge")
+    loaded = Model.load(tmp_path / "own.kedge", backbone=Own())
+    assert bits(loaded) == bits(better)
+    images = open_images(second).images
+    assert torch.equal(loaded.embed(images), better.embed(images))
+    assert loaded.config.n_features == 6
+
+
+def test_own_backbone_that_is_handed_in_is_not_changed(first: Path) -> None:
+    backbone = Own()
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    api.train(first, backbone=backbone, **SHORT)
+    assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
+
+
+def test_own_backbone_has_to_be_handed_in_again(own: Model, tmp_path: Path) -> None:
+    own.save(tmp_path / "own.kedge")
+    sentence = refused(tmp_path / "own.kedge")
+    assert "backbone" in sentence
+    assert "own" in sentence.replace("own.kedge", "")  # a backbone of your own
+
+
+def test_another_backbone_than_the_one_that_was_trained(own: Model, tmp_path: Path) -> None:
+    own.save(tmp_path / "own.kedge")
+    with pytest.raises(KedgeError, match=r"own\.kedge: .*cannot be rebuilt") as caught:
+        Model.load(tmp_path / "own.kedge", backbone=Own(width=7))
+    assert "first.weight" in str(caught.value)  # what does not fit
+
+
+class Tied(Own):
+    """Two layers with the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Conv2d(1, 6, 3, stride=2)
+        self.second.weight = self.first.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) + self.second(images).mean((2, 3))
+
+
+def test_own_backbone_may_share_weights(first: Path, tmp_path: Path) -> None:
+    model = api.train(first, backbone=Tied(), **SHORT)
+    model.save(tmp_path / "tied.kedge")
+    assert bits(Model.load(tmp_path / "tied.kedge", backbone=Tied())) == bits(model)
+
+
+def test_teacher_is_left_as_it_was(model: Model, second: Path) -> None:
+    before, lineage = bits(model), model.lineage
+    better = api.update(model, second, **SHORT)
+    assert bits(model) == before
+    assert model.lineage == lineage
+    assert bits(better)["backbone.blocks.0.weight"] != before["backbone.blocks.0.weight"]

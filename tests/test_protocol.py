@@ -1,0 +1,369 @@
+"""Who plays which role, and who may read whose images."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kedge.alignment import Alignment, Sight
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
+from kedge.errors import EntitlementError, KedgeError
+from kedge.images.drawings import domains, load_drawings
+from kedge.images.table import ImageTable
+from kedge.methods import Method, parse_method
+from kedge.model import Model, ModelConfig, new_model
+from kedge.protocol import (
+    PROTOCOLS,
+    Benchmark,
+    Delivery,
+    Pool,
+    Split,
+    label,
+    protocol,
+    union,
+    whole,
+)
+from kedge.training import train_round, training_pool
+
+ROUNDS = {
+    "drawings": (64, 64),
+    "drawings-reverse": (64, 64),
+    "drawings-random": (64, 64),
+    "drawings-4-rounds": (64, 16, 16, 16, 16),
+}
+
+
+def marked_table(classes: Sequence[str], per_class: int, size: tuple[int, int]) -> ImageTable:
+    """No two images are alike: the first four pixels of each are its number."""
+    n = len(classes) * per_class
+    pixels = torch.zeros(n, 1, *size, dtype=torch.uint8)
+    pixels[:, 0, 0, :4] = torch.arange(n, dtype=torch.int32)[:, None].view(torch.uint8)
+    return ImageTable.build(pixels, [i // per_class for i in range(n)], classes)
+
+
+def numbers(images: Tensor) -> list[int]:
+    """Which images of a marked table these are, wherever they have been copied to."""
+    return images[:, 0, 0, :4].contiguous().view(torch.int32).flatten().tolist()
+
+
+def shown(pool: Pool, name: str | None = None) -> list[int]:
+    """The images of a pool, or of one class in it."""
+    rows = pool.rows if name is None else pool.class_rows[pool.classes.index(name)]
+    return numbers(pool.table.images[rows])
+
+
+def marked_benchmark(name: str, seed: int) -> Benchmark:
+    """A named benchmark whose drawings are replaced by numbers."""
+    classes = [name for part in domains().values() for name in part]
+    return Benchmark(marked_table(sorted(classes), 100, (1, 4)), protocol(name).draw(seed))
+
+
+@pytest.fixture(params=list(itertools.product(sorted(PROTOCOLS), (0, 3))), ids=str)
+def benchmark(request: pytest.FixtureRequest) -> Benchmark:
+    return marked_benchmark(*request.param)
+
+
+# ── the named benchmarks ─────────────────────────────────────────────────────────────────────
+
+
+def test_every_named_benchmark_is_covered_here() -> None:
+    assert set(PROTOCOLS) == set(ROUNDS)
+    for name, chosen in PROTOCOLS.items():
+        assert chosen.name == name
+        assert tuple(map(len, chosen.draw(0).rounds)) == ROUNDS[name]
+        assert chosen.benchmark(3).table is load_drawings()
+        assert chosen.benchmark(3).split == chosen.draw(3)
+
+
+def test_roles_share_no_class(benchmark: Benchmark) -> None:
+    split = benchmark.split
+    apart = {name: classes for name, classes in split.unseen.items() if name != "unseen_both"}
+    roles = [*split.rounds, split.val, *apart.values()]
+    names = [name for role in roles for name in role]
+    assert len(names) == len(set(names))
+    assert set(names) <= set(benchmark.table.classes)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("drawings", "natural", "manmade"), ("drawings-reverse", "manmade", "natural")],
+)
+def test_domain_benchmarks_go_from_one_domain_to_the_other(
+    name: str, first: str, second: str, seed: int
+) -> None:
+    split = protocol(name).draw(seed)
+    old, new = (set(domains()[domain]) for domain in (first, second))
+    assert set(split.rounds[0]) <= old
+    assert set(split.rounds[1]) <= new
+    assert (len(set(split.val) & old), len(set(split.val) & new)) == (8, 8)
+    unseen_old, unseen_new = split.unseen["unseen_old_domain"], split.unseen["unseen_new_domain"]
+    assert len(unseen_old) == len(unseen_new) == 36
+    assert set(unseen_old) <= old
+    assert set(unseen_new) <= new
+    assert set(split.unseen["unseen_both"]) == {*unseen_old, *unseen_new}
+
+
+@pytest.mark.parametrize("name", ["drawings-random", "drawings-4-rounds"])
+def test_random_benchmarks_mix_the_domains(name: str) -> None:
+    split = protocol(name).draw(0)
+    assert (len(split.val), len(split.unseen["unseen"])) == (16, 72)
+    natural = set(domains()["natural"])
+    for role in (*split.rounds, split.val, split.unseen["unseen"]):
+        assert natural & set(role)
+        assert set(role) - natural
+
+
+def test_a_seed_fixes_the_split_and_another_changes_it() -> None:
+    for chosen in PROTOCOLS.values():
+        assert chosen.draw(7) == chosen.draw(7)
+        splits = [chosen.draw(seed) for seed in range(4)]
+        for a, b in itertools.combinations(splits, 2):
+            assert set(a.rounds[0]) != set(b.rounds[0])
+            assert set(a.val) != set(b.val)
+
+
+def test_a_seed_changes_which_images_are_held_out() -> None:
+    a, b = (marked_benchmark("drawings", seed) for seed in (0, 1))
+    name = min(set(a.split.rounds[0]) & set(b.split.rounds[0]))
+    assert shown(a.test_pools(0)[0], name) != shown(b.test_pools(0)[0], name)
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(KedgeError, match=r"no protocol 'mini'.*drawings-random"):
+        protocol("mini")
+
+
+# ── images: trained on, or held out ──────────────────────────────────────────────────────────
+
+
+def test_of_100_images_70_are_trained_on_and_30_held_out_for_good(benchmark: Benchmark) -> None:
+    last = benchmark.n_rounds - 1
+    for round, classes in enumerate(benchmark.split.rounds):
+        trained = benchmark.delivery(round).new
+        assert trained.classes == classes
+        later = [benchmark.delivery(t, with_old=True).old for t in range(round + 1, last + 1)]
+        tests = [
+            pool
+            for t in range(round, last + 1)
+            for pool in benchmark.test_pools(t)
+            if set(classes) & set(pool.classes)
+        ]
+        for name in classes[::7]:
+            images = shown(trained, name)
+            assert len(set(images)) == 70
+            assert all(shown(pool, name) == images for pool in later)
+            held_out = shown(tests[0], name)
+            assert all(shown(pool, name) == held_out for pool in tests)
+            assert sorted([*images, *held_out]) == benchmark.table.rows_of(name).tolist()
+
+
+def test_no_test_ever_shows_an_image_that_was_trained_or_validated_on(
+    benchmark: Benchmark,
+) -> None:
+    last = benchmark.delivery(benchmark.n_rounds - 1, with_old=True)
+    touched = {*shown(last.old), *shown(last.new), *shown(last.val)}
+    for round in range(benchmark.n_rounds):
+        for pool in benchmark.test_pools(round):
+            assert not touched & set(shown(pool)), pool.name
+
+
+def test_validation_is_the_same_in_every_round(benchmark: Benchmark) -> None:
+    pools = [benchmark.delivery(round).val for round in range(benchmark.n_rounds)]
+    assert all(pool.classes == benchmark.split.val for pool in pools)
+    assert all(shown(pool) == shown(pools[0]) for pool in pools)
+
+
+def test_old_and_new_are_as_they_stand_after_each_round() -> None:
+    bench = marked_benchmark("drawings-4-rounds", 0)
+    for round in range(5):
+        pools = {pool.name: pool for pool in bench.test_pools(round)}
+        old = [name for classes in bench.split.rounds[: max(round, 1)] for name in classes]
+        assert list(pools["old"].classes) == old
+        assert ("new" in pools) == (round > 0)
+        if round:
+            assert pools["new"].classes == bench.split.rounds[round]
+        assert {f"round_{t}" for t in range(5)} <= set(pools)
+        assert pools["unseen"].classes == bench.split.unseen["unseen"]
+
+
+def test_two_rounds_are_tested_on_old_new_and_unseen() -> None:
+    bench = marked_benchmark("drawings", 0)
+    unseen = ["unseen_old_domain", "unseen_new_domain", "unseen_both"]
+    assert [pool.name for pool in bench.test_pools(0)] == ["old", *unseen]
+    assert [pool.name for pool in bench.test_pools(1)] == ["old", "new", *unseen]
+
+
+def test_labels_are_for_people() -> None:
+    assert label("unseen_old_domain") == "unseen, old domain"
+    assert label("round_3") == "classes of round 3"
+    assert label("old") == "old"
+
+
+# ── pools ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_positions_run_through_a_pool_class_by_class() -> None:
+    # DEFECT protocol.py:32: fails at random under the runtime checks; see tests/test_episodes.py.
+    table = marked_table([f"c{i}" for i in range(4)], 8, (1, 4))
+    pool = Pool("p", table, ("c3", "c1"), (table.rows_of("c3")[2:], table.rows_of("c1")[:1]))
+    assert pool.counts.tolist() == [6, 1]
+    assert pool.starts.tolist() == [0, 6]
+    assert pool.rows.tolist() == [26, 27, 28, 29, 30, 31, 8]
+    assert len(pool) == 7
+    both = union("both", [pool, whole("w", table, ["c0"])])
+    assert both.classes == ("c3", "c1", "c0")
+    assert both.rows.tolist() == [*pool.rows.tolist(), *range(8)]
+
+
+# ── entitlement ──────────────────────────────────────────────────────────────────────────────
+
+CONFIG = TrainConfig(EpisodeShape(2, 1, 2), Schedule(1, 2, 2), 0)
+
+
+@pytest.fixture
+def small() -> Benchmark:
+    """Rounds of 3, 3 and 2 classes; of 8 images each, 5 are trained on and 3 held out."""
+    names = tuple(f"c{i}" for i in range(12))
+    rounds = (names[:3], names[3:6], names[6:8])
+    split = Split(0, rounds, names[8:10], {"unseen": names[10:]}, held_out=3)
+    return Benchmark(marked_table(names, 8, (16, 16)), split)
+
+
+def tensors_in(thing: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """Every tensor that can be reached from an object by attributes, items and elements."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or isinstance(thing, str | int | float | type(None)):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        for value in thing.values():
+            yield from tensors_in(value, seen)
+    elif isinstance(thing, tuple | list):
+        for value in thing:
+            yield from tensors_in(value, seen)
+    elif hasattr(thing, "__dict__"):
+        yield from tensors_in(vars(thing), seen)
+
+
+def images_in(thing: Any) -> set[int]:
+    """Every image that is held anywhere within."""
+    found = [t for t in tensors_in(thing) if t.dtype == torch.uint8 and t.ndim == 4]
+    assert found, "no images at all: this would prove nothing"
+    return {number for images in found for number in numbers(images)}
+
+
+def test_a_delivery_without_entitlement_refuses_old_images(small: Benchmark) -> None:
+    for round in range(3):
+        with pytest.raises(EntitlementError, match=f"before round {round}"):
+            _ = small.delivery(round).old
+        assert small.delivery(round).earlier is None
+
+
+# DEFECT protocol.py:113-120: every pool of a delivery carries the table of all images, so
+# `delivery.new.table.images` holds the old ones, and the test images as well, although the
+# docstring of Delivery promises that they are not there.
+@pytest.mark.parametrize("round", [1, 2])
+def test_a_delivery_without_entitlement_holds_no_old_image_anywhere(
+    small: Benchmark, round: int
+) -> None:
+    names = [name for classes in small.split.rounds[:round] for name in classes]
+    old = set(shown(whole("all of their images", small.table, names)))
+    assert not old & images_in(small.delivery(round))
+
+
+# DEFECT protocol.py:113-120: see above.
+@pytest.mark.parametrize("with_old", [False, True])
+def test_no_delivery_holds_a_test_image_or_one_of_a_later_round(
+    small: Benchmark, with_old: bool
+) -> None:
+    tested = {image for pool in small.test_pools(1) for image in shown(pool)}
+    later = set(shown(small.delivery(2).new))
+    assert not (tested | later) & images_in(small.delivery(1, with_old=with_old))
+
+
+def test_an_entitled_delivery_holds_all_training_images_of_earlier_rounds(
+    small: Benchmark,
+) -> None:
+    old = small.delivery(2, with_old=True).old
+    assert old.classes == small.split.rounds[0] + small.split.rounds[1]
+    assert shown(old) == [*shown(small.delivery(0).new), *shown(small.delivery(1).new)]
+
+
+def test_only_a_method_that_is_due_everything_trains_on_old_images(small: Benchmark) -> None:
+    entitled = small.delivery(1, with_old=True)
+    for name in ("FT", "DFA", "IDA"):
+        assert training_pool(parse_method(name), entitled) is entitled.new
+    everything = training_pool(parse_method("PAR"), entitled)
+    assert everything.classes == small.split.rounds[0] + small.split.rounds[1]
+    with pytest.raises(EntitlementError):
+        training_pool(parse_method("PAR"), small.delivery(1))
+    first = small.delivery(0)
+    assert training_pool(parse_method("PAR"), first) is first.new
+
+
+@dataclasses.dataclass(frozen=True)
+class Thief(Alignment):
+    """Written to rehearse old images, which it is not entitled to."""
+
+    delivery: Delivery
+
+    def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
+        return 0
+
+    def penalty(self, sight: Sight) -> Tensor:
+        return self.delivery.old.table.images.float().mean()
+
+
+@dataclasses.dataclass(frozen=True)
+class Witness(Alignment):
+    """Remembers all that it was shown."""
+
+    sights: list[Sight] = dataclasses.field(default_factory=list)
+
+    def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
+        return n_anchors
+
+    def penalty(self, sight: Sight) -> Tensor:
+        self.sights.append(sight)
+        return (sight.new - sight.old).square().sum(1).mean()
+
+
+@pytest.fixture
+def base(small: Benchmark) -> Model:
+    config = ModelConfig(BackboneConfig("conv4", 4), HeadConfig(), 1, 16)
+    delivery = small.delivery(0)
+    start = new_model(config, delivery.new, 0)
+    return train_round(start, delivery, Method("base", "new"), CONFIG).model
+
+
+def test_an_alignment_that_reads_old_images_fails(small: Benchmark, base: Model) -> None:
+    delivery = small.delivery(1)
+    thief = Method("thief", "new", Thief(delivery))
+    with pytest.raises(EntitlementError, match="anchors only"):
+        train_round(base, delivery, thief, CONFIG)
+
+
+def test_a_method_that_trains_on_old_images_without_being_due_them_fails(
+    small: Benchmark, base: Model
+) -> None:
+    with pytest.raises(EntitlementError):
+        train_round(base, small.delivery(1), Method("thief", "everything"), CONFIG)
+
+
+def test_an_alignment_is_shown_features_and_anchors_and_no_pixel(
+    small: Benchmark, base: Model
+) -> None:
+    witness = Witness()
+    train_round(base, small.delivery(1), Method("witness", "new", witness), CONFIG)
+    assert len(witness.sights) == 2
+    for sight in witness.sights:
+        assert all(t.dtype != torch.uint8 and t.ndim <= 2 for t in tensors_in(sight))
+        assert torch.equal(sight.anchors.sort(0).values, base.anchors.sort(0).values)
+        assert sight.new.shape == sight.old.shape == (2 * 3, 4)
