@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,12 +62,14 @@ class Command:
         return start([self.path, *map(str, args)], cwd)
 
 
-def start(args: list[str], cwd: Path | None = None) -> subprocess.Popen[str]:
+def start(
+    args: list[str], cwd: Path | None = None, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         args,
         cwd=cwd,
         env=ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -93,7 +96,7 @@ def python() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def run(code: str) -> subprocess.Popen[str]:
-        started.append(start([sys.executable, "-c", code]))
+        started.append(start([sys.executable, "-c", code], stdin=subprocess.PIPE))
         return started[-1]
 
     yield run
@@ -102,30 +105,34 @@ def python() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         process.communicate()
 
 
-LOAD = """
-import json, sys
+PLAINLY = """
+import json, resource, sys
 import kedge
-load = eval(sys.argv[1])
-for name, path in json.loads(sys.argv[2]).items():
+kedge.Model  # loads what is heavy
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+for name, expression in json.loads(sys.argv[1]).items():
+    before = peak()
     try:
-        said = f"loaded: {load(path)}"
+        said = f"gave {eval(expression)}"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    print(json.dumps([name, said]))
+    print(json.dumps([name, {"said": said, "grown_mb": peak() - before}]))
 """
 
 
 @pytest.fixture(scope="session")
-def load_plainly() -> Callable[[str, dict[str, Path]], dict[str, str]]:
-    """What loading each of some files says, in a process without the type checks of the tests."""
+def plainly() -> Callable[[dict[str, str]], dict[str, dict[str, Any]]]:
+    """What some expressions give in a process of their own, without the type checks of the tests.
 
-    def load(function: str, paths: dict[str, Path]) -> dict[str, str]:
-        named = json.dumps({name: str(path) for name, path in paths.items()})
-        ended = finish(start([sys.executable, "-c", LOAD, function, named]))
+    Those checks would stop much that a user's mistake gets through.
+    """
+
+    def evaluate(expressions: dict[str, str]) -> dict[str, dict[str, Any]]:
+        ended = finish(start([sys.executable, "-c", PLAINLY, json.dumps(expressions)]))
         assert ended.rc == 0, ended.err
         return dict(json.loads(line) for line in ended.out.splitlines())
 
-    return load
+    return evaluate
 
 
 @pytest.fixture(scope="session")
@@ -190,7 +197,7 @@ def draw_classes() -> DrawClasses:
         for number, name in enumerate(names):
             (folder / name).mkdir(parents=True)
             for i in range(per_class):
-                image = stripes(number, len(names), random.Random(f"{name} {i}"), side)
+                image = stripes(number, len(names), random.Random(ascii(f"{name} {i}")), side)
                 image.save(folder / name / f"{i:02}.png")
         return folder
 

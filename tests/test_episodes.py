@@ -56,8 +56,6 @@ def test_the_chi_square_itself_tells_fair_from_loaded_dice(cells: list[int]) -> 
 def test_any_shape_gives_distinct_classes_and_distinct_images_of_them(
     shape: tuple[int, int, int],
 ) -> None:
-    # DEFECT protocol.py:32: `tuple[Int64[Tensor, " images"], ...]` says that all classes have the
-    # same size, and fails at random under the runtime checks where they have not. " _" is meant.
     k, s, q = shape
     images = pool([s + q + 7 * i for i in range(20)])  # c0 has just enough
     plan = plan_episodes(images, EpisodeShape(k, s, q), 50, generator("test", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -33,13 +34,16 @@ FOUR_ROUNDS = replace(
     methods=("NU", "FT"),
     schedule=Schedule(epochs=1, episodes=3, val_episodes=10),
 )
-# The experiment as a process of its own, which can be killed.
+# The experiment as a process of its own, which can be killed. It waits for its start, so that
+# several can get ready at the same time.
 PROGRAM = """
 import json, sys
 from pathlib import Path
+import torch._dynamo
 from kedge.config import from_dict
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
+sys.stdin.readline()
 try:
     run_experiment(from_dict(Experiment, json.loads({experiment!r})), Path({folder!r}))
 except KedgeError as error:
@@ -114,12 +118,13 @@ def test_no_update_scores_the_same_in_every_round(done: Path, tmp_path: Path) ->
 
 
 def test_same_experiment_twice_gives_the_same_bits(done: Path, tmp_path: Path) -> None:
-    run_experiment(TINY, tmp_path / "again")
-    assert numbers(tmp_path / "again" / "record.json") == numbers(done / "record.json")
-    assert models(tmp_path / "again") == models(done)
-    for path in done.rglob("episodes.safetensors"):
-        other = tmp_path / "again" / path.relative_to(done)
-        assert other.read_bytes() == path.read_bytes()
+    again = run_experiment(replace(TINY, methods=("IDA",)), tmp_path / "again")
+    once = numbers(done / "record.json")
+    assert numbers(again)["runs"] == [run for run in once["runs"] if run["method"] == "IDA"]
+    assert numbers(again)["splits"] == once["splits"]
+    for file in ("base/model.kedge", "IDA/round-1/model.kedge", "IDA/round-1/episodes.safetensors"):
+        one, two = done / "seed-0" / file, tmp_path / "again" / "seed-0" / file
+        assert one.read_bytes() == two.read_bytes()
 
 
 def test_seed_draws_other_classes_and_weights(done: Path, tmp_path: Path) -> None:
@@ -130,6 +135,13 @@ def test_seed_draws_other_classes_and_weights(done: Path, tmp_path: Path) -> Non
 
 
 # ── killed ───────────────────────────────────────────────────────────────────────────────────
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
 
 MOMENTS = {
     "in the middle of the base's second epoch": "base/training.safetensors",
@@ -145,8 +157,9 @@ def test_killed_again_and_again_is_never_killed(
     """SIGKILL at four moments, each in the run that goes on from the one before."""
     folder = tmp_path / "killed"
     code = PROGRAM.format(experiment=json.dumps(to_dict(TINY)), folder=str(folder))
-    for moment, file in MOMENTS.items():
-        process = python(code)
+    ready = [python(code) for _ in MOMENTS]
+    for process, (moment, file) in zip(ready, MOMENTS.items(), strict=True):
+        go(process)
         signal_when(process, folder / "seed-0" / file, signal.SIGKILL)
         assert process.wait(60) == -signal.SIGKILL, moment
         assert not (folder / "record.json").exists()
@@ -188,11 +201,9 @@ def test_naming_the_new_method_alone_keeps_the_others_in_the_record(copy: Path) 
 
 def test_seed_named_twice_counts_once(copy: Path) -> None:
     """Two equal runs are no second opinion: the interval must not shrink."""
-    try:
-        record = run_experiment(replace(TINY, seeds=(0, 0)), copy)
-    except KedgeError:
-        return
-    assert len(record.select("FT", 1)) == 1
+    with contextlib.suppress(KedgeError):
+        run_experiment(replace(TINY, seeds=(0, 0)), copy)
+    assert len(Record.load(copy / "record.json").select("FT", 1)) == 1
 
 
 # ── refused ──────────────────────────────────────────────────────────────────────────────────
@@ -220,36 +231,37 @@ def test_second_process_is_refused(done: Path, python: Python) -> None:
     code = PROGRAM.format(experiment=json.dumps(to_dict(TINY)), folder=str(done))
     with only_one_process(done):
         process = python(code)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate("\n", timeout=60)
     assert process.returncode == 1
     assert err == (
         f"kedge: {done}: another kedge process is working here; wait for it or use another --out.\n"
     )
 
 
-DAMAGED = [
-    "experiment.json",
-    "seed-0/base/run.json",
-    "seed-0/FT/round-1/run.json",
-    "seed-0/FT/round-1/episodes.safetensors",
-    "seed-0/base/model.kedge",
-]
-
-
-@pytest.mark.parametrize("content", ["", '{"round": 1', "[]", "null", '{"round": 1}'])
-@pytest.mark.parametrize("file", DAMAGED)
-def test_damaged_file_is_named_or_made_again(
-    copy: Path, done: Path, file: str, content: str
-) -> None:
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("experiment.json", ""),
+        ("experiment.json", "[]"),
+        ("seed-0/FT/round-1/run.json", ""),
+        ("seed-0/FT/round-1/run.json", "[]"),
+        ("seed-0/FT/round-1/run.json", '{"round": 1}'),
+        ("seed-0/FT/round-1/episodes.safetensors", ""),
+        ("seed-0/FT/round-1/episodes.safetensors", "[]"),
+    ],
+)
+def test_damaged_file_is_named(copy: Path, file: str, content: str) -> None:
     (copy / file).write_text(content)
-    shutil.rmtree(copy / "seed-0" / "IDA")  # something is left to do
-    try:
+    with pytest.raises(KedgeError, match=Path(file).name) as caught:
         run_experiment(TINY, copy)
-    except KedgeError as error:
-        assert file in str(error)
-        assert "\n" not in str(error)
-    else:
-        assert numbers(copy / "record.json") == numbers(done / "record.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_model_is_named_by_what_needs_it(copy: Path) -> None:
+    (copy / "seed-0/base/model.kedge").write_bytes(b"")
+    shutil.rmtree(copy / "seed-0/IDA")
+    with pytest.raises(KedgeError, match=r"base/model\.kedge: not a kedge model, or damaged"):
+        run_experiment(TINY, copy)
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 1', "[]", "null", '{"format": 1}', "\x00"])
@@ -285,7 +297,7 @@ def test_missing_record_says_what_makes_one(tmp_path: Path) -> None:
         ({"methods": ("IDA", "ida")}, "twice"),
         ({"methods": ("LwF",)}, "no method 'LwF'.*IDA"),
         ({"seeds": (-1,)}, "negative"),
-        ({"seeds": ()}, "seed"),
+        ({"seeds": ()}, "at least one seed"),
         ({"eval_episodes": 1}, "eval-episodes"),
     ],
 )

@@ -37,8 +37,8 @@ def test_aligned_methods_train_on_new_images_only_with_a_weight_of_1(
     assert method.weight == 1.0
 
 
-def test_only_the_paragon_starts_afresh() -> None:
-    assert [name for name in NAMES if parse_method(name).starts_afresh] == ["PAR"]
+def test_only_the_paragon_trains_on_everything() -> None:
+    assert [n for n in NAMES if parse_method(n).trains_on == "everything"] == ["PAR"]
 
 
 def test_options_reach_the_alignment_and_the_label() -> None:
@@ -83,6 +83,5 @@ def test_what_cannot_be_meant_is_refused_with_the_reason(text: str, reason: str)
 
 
 def test_an_option_given_twice_is_refused() -> None:
-    # DEFECT methods.py:43: the first of the two is dropped without a word.
     with pytest.raises(KedgeError, match="lambda"):
         parse_method("IDA lambda=0 lambda=5")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kedge import protocol, training
 from kedge.alignment import ALIGNMENTS, Alignment, Sight
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
+from kedge.episodes import Plan
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
 from kedge.heads import Head, PrototypeHead
@@ -248,8 +249,6 @@ class Lifted(Head):
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_no_gradient_reaches_teacher_or_anchors(name: str, base: Model) -> None:
-    # DEFECT training.py:79: the teacher is not frozen. A model from a file has weights that ask
-    # for gradients, and IDA leaves some in the teacher's head where that has parameters.
     torch.manual_seed(0)
     network = copy.deepcopy(base.embedding).requires_grad_(True)
     network.zero_grad()
@@ -324,6 +323,23 @@ def test_training_leaves_the_global_random_state_alone(base: Model) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+# ── the start ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fresh_model_is_normalised_by_its_pool_and_drawn_from_its_seed() -> None:
+    pixels = TABLE.images[FIRST.new.rows].double() / 255
+    embedding = fresh().embedding
+    assert embedding.mean.item() == pytest.approx(pixels.mean().item(), abs=1e-5)
+    assert embedding.std.item() == pytest.approx(pixels.std().item(), abs=1e-4)
+    seen = embedding.backbone.register_forward_hook(lambda m, args, out: args[0].flatten(1))
+    normalised = embedding(pixels.float())
+    seen.remove()
+    assert normalised.mean().item() == pytest.approx(0, abs=1e-4)
+    assert normalised.std().item() == pytest.approx(1, abs=1e-3)
+    assert same(weights(fresh(seed=3)), weights(fresh(seed=3)))
+    assert not same(weights(fresh(seed=3)), weights(fresh(seed=4)))
+
+
 # ── what a round makes ───────────────────────────────────────────────────────────────────────
 
 
@@ -341,7 +357,6 @@ def test_the_model_is_ready_for_use_and_says_where_it_comes_from(base: Model) ->
     for part in (model.embedding, model.head):
         assert not any(module.training for module in part.modules())
         assert not any(parameter.requires_grad for parameter in part.parameters())
-        # DEFECT training.py:101: the gradients of the last step stay, which doubles the model.
         assert all(parameter.grad is None for parameter in part.parameters())
     first, second = model.lineage
     assert (first.method, first.classes) == ("base", OLD)
@@ -425,12 +440,22 @@ def test_the_weights_of_the_best_validation_are_returned(monkeypatch: pytest.Mon
     )
 
 
-def test_validation_episodes_are_the_same_in_every_epoch_and_round(base: Model) -> None:
-    first = training.validate(base, SECOND.val, CONFIG)
-    training.validate(fresh(seed=3), FIRST.val, CONFIG)
-    assert training.validate(base, delivery(7, OLD).val, CONFIG) == first
-    other_seed = [replace(CONFIG, seed=seed) for seed in range(4)]
-    assert len({training.validate(base, SECOND.val, config) for config in other_seed}) > 1
+def test_validation_episodes_are_the_same_in_every_epoch_round_and_model(
+    base: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Tensor] = []
+
+    def remember(head: Head, features: Tensor, plan: Plan) -> Tensor:
+        plans.append(plan.positions)
+        return torch.zeros(len(plan), dtype=torch.float64)
+
+    monkeypatch.setattr(training, "episode_accuracies", remember)
+    train_round(fresh(), FIRST, BASE, scheduled(episodes=1))
+    train_round(base, SECOND, parse_method("IDA"), scheduled(episodes=1))
+    assert len(plans) == 6
+    assert all(torch.equal(plan, plans[0]) for plan in plans)
+    train_round(base, SECOND, BASE, replace(scheduled(episodes=1), seed=6))
+    assert not torch.equal(plans[-1], plans[0]), "the seed decides"
 
 
 # ── when it goes wrong ───────────────────────────────────────────────────────────────────────
@@ -520,9 +545,6 @@ def rising(model: Model, *_: object) -> float:
     return float(counters[0])
 
 
-# DEFECT training.py:226-232: the moments of Adam come back contiguous from the file, the weights
-# are channels_last, and the fused kernel walks through the memory of both side by side: after a
-# restart every convolution goes on with the moments of other weights.
 @pytest.mark.parametrize(
     ("name", "stops"),
     [("base", (1,)), ("base", (3,)), ("base", (4,)), ("base", (5, 4, 8)), ("IDA", (9,))],
@@ -545,6 +567,21 @@ def test_a_stopped_round_continues_to_the_same_last_bit(
     assert sum(ticks) == 9
     assert resumed.history == uninterrupted.history
     assert same(weights(resumed.model), weights(uninterrupted.model))
+    assert resumed.model.lineage == uninterrupted.model.lineage
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+def test_a_stopped_round_remembers_how_long_it_has_been_on_a_plateau(
+    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "validate", lambda *_: 50.0)
+    config = scheduled(epochs=6, episodes=1, patience=1)
+    uninterrupted = train_round(fresh(), FIRST, BASE, config)
+    assert [epoch.lr for epoch in uninterrupted.history] == [1e-2] * 3 + [5e-3] * 2 + [2.5e-3]
+    with pytest.raises(Stopped):
+        train_round(fresh(), FIRST, BASE, config, tmp_path / "state", stop_after(stop))
+    resumed = train_round(fresh(), FIRST, BASE, config, tmp_path / "state")
+    assert [e.lr for e in resumed.history] == [e.lr for e in uninterrupted.history]
     assert resumed.model.lineage == uninterrupted.model.lineage
 
 
@@ -577,8 +614,6 @@ OTHERS: dict[str, dict] = {
     "classes": {"given": retold(new=whole("training", TABLE, NEW[:3]))},
     "images": {"given": delivery(1, NEW, images(seed=1))},
     "validation classes": {"given": retold(val=whole("validation", TABLE, OLD))},
-    # DEFECT training.py:239-254: of a pool only the table and the class names are compared, and
-    # of the validation pool only the names.
     "validation images": {"given": retold(val=whole("validation", images(VAL, seed=1), VAL))},
     "choice of images": {
         "given": retold(
@@ -644,3 +679,5 @@ def test_no_update_is_the_base_model_in_every_round(
     base = weights(Model.load(tmp_path / "seed-0" / "base" / "model.kedge"))
     assert all(same(model, base) for model in models["NU"])
     assert not any(same(model, base) for model in models["FT"])
+    tuned = Model.load(tmp_path / "seed-0" / "FT" / "round-2" / "model.kedge")
+    assert [entry.classes for entry in tuned.lineage] == list(rounds), "each round on the last"

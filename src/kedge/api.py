@@ -48,6 +48,8 @@ def train(
     """Round 0: a model from the first images. With a checkpoint, a stopped call can be repeated."""
     config = TrainConfig(episode, schedule, seed)
     table = _open(images, image_size, None)
+    height, width_px = table.images.shape[2:]
+    require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
     module = backbone if isinstance(backbone, nn.Module) else None
     described = BackboneConfig("custom" if module else str(backbone), width)
     shape = ModelConfig(

@@ -73,6 +73,7 @@ def evaluate(
 
     The episodes of a pool depend on its name and the seed alone, never on the model.
     """
+    assert all(pool.table is pools[0].table for pool in pools), "pools of one table"
     rows = torch.cat([pool.rows for pool in pools]).unique()
     place = torch.zeros(len(pools[0].table), dtype=torch.int64)  # row → place among the features
     place[rows] = torch.arange(len(rows))

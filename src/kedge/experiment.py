@@ -45,7 +45,7 @@ from kedge.protocol import Benchmark, Protocol, label, protocol
 from kedge.records import Pair, PoolInfo, Record, Run, environment, run_from_dict
 from kedge.seeding import torch_seed
 from kedge.step import default_device
-from kedge.training import RoundResult, Tick, train_round
+from kedge.training import RoundResult, Tick, train_round, training_pool
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,8 @@ class _Seed:
                 table.n_channels,
                 table.image_size,
             )
-            start = new_model(config, delivery.new, torch_seed("weights", self.seed)).to(device)
+            pool = training_pool(method, delivery)
+            start = new_model(config, pool, torch_seed("weights", self.seed)).to(device)
         else:
             start = Model.load(previous / "model.kedge").to(device)
         checkpoint = place / "training.safetensors"

@@ -21,10 +21,6 @@ class Method:
     alignment: Alignment | None = None
     weight: float = 1.0  # λ
 
-    @property
-    def starts_afresh(self) -> bool:
-        return self.trains_on == "everything"
-
 
 PLAIN: dict[str, Literal["nothing", "new", "everything"]] = {
     "NU": "nothing",  # no update: the base model again in every round
@@ -41,7 +37,10 @@ def parse_method(text: str) -> Method:
     if name not in NAMES:
         raise KedgeError(f"There is no method '{text}'; the known ones are {', '.join(NAMES)}.")
     given = dict(_option(name, option) for option in options)
-    label = " ".join([name, *(f"{key}={value}" for key, value in given.items())])
+    if len(given) < len(options):
+        raise KedgeError(f"Method '{text}': an option (such as lambda) is given twice.")
+    shown = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in given.items())
+    label = " ".join([name, *shown])
     if name in PLAIN:
         if given:
             raise KedgeError(f"Method '{text}': {name} has no options.")

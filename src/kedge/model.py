@@ -132,6 +132,9 @@ class Model:
         """Learn any classes from any number of examples: a table, or images by class name."""
         table = support if isinstance(support, ImageTable) else _table(support)
         self.check_images(table)
+        if int(table.counts.min()) == 0:
+            empty = table.classes[int(table.counts.argmin())]
+            raise KedgeError(f"{table.source}: class '{empty}' has no example.")
         features = self.embed(table.images).split(table.counts.tolist())
         padded = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
         longest = torch.arange(padded.shape[1], device=self.device)

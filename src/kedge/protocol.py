@@ -8,7 +8,7 @@ every trained class are held out, so that no test ever shows an image that was t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,7 @@ class Pool:
     name: str
     table: ImageTable
     classes: tuple[str, ...]
-    class_rows: tuple[Int64[Tensor, " images"], ...]  # rows of the table, one vector per class
+    class_rows: tuple[Int64[Tensor, " _"], ...]  # rows of the table, one vector per class
 
     @cached_property
     def rows(self) -> Int64[Tensor, " positions"]:
@@ -56,12 +56,28 @@ def whole(name: str, table: ImageTable, classes: Sequence[str] | None = None) ->
 
 
 def union(name: str, pools: Sequence[Pool]) -> Pool:
+    assert all(pool.table is pools[0].table for pool in pools), "pools of one table"
     return Pool(
         name,
         pools[0].table,
         tuple(c for pool in pools for c in pool.classes),
         tuple(rows for pool in pools for rows in pool.class_rows),
     )
+
+
+def alone(*pools: Pool) -> list[Pool]:
+    """The same pools on a table that holds their images and no other."""
+    table = pools[0].table
+    rows = torch.cat([pool.rows for pool in pools]).sort().values
+    kept, labels = table.labels[rows].unique(return_inverse=True)
+    classes = tuple(table.classes[i] for i in kept.tolist())
+    part = ImageTable(table.images[rows], labels, classes, table.source)
+    return [
+        replace(
+            pool, table=part, class_rows=tuple(torch.searchsorted(rows, r) for r in pool.class_rows)
+        )
+        for pool in pools
+    ]
 
 
 @dataclass(frozen=True)
@@ -110,13 +126,12 @@ class Benchmark:
         return len(self.split.rounds)
 
     def delivery(self, round: int, *, with_old: bool = False) -> Delivery:
+        new = self._seen("new" if round else "old", round, held_out=False)
+        val = whole("validation", self.table, self.split.val)
+        if not (with_old and round):
+            return Delivery(round, *alone(new, val))
         earlier = [self._seen("old", t, held_out=False) for t in range(round)]
-        return Delivery(
-            round=round,
-            new=self._seen("new" if round else "old", round, held_out=False),
-            val=whole("validation", self.table, self.split.val),
-            earlier=union("old", earlier) if with_old and earlier else None,
-        )
+        return Delivery(round, *alone(new, val, union("old", earlier)))
 
     def test_pools(self, round: int) -> tuple[Pool, ...]:
         """Old, new and unseen as they stand after this round; of several, each round's too."""

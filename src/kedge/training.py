@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kedge.config import TrainConfig, to_dict
-from kedge.durable import load_tensors, save_tensors
+from kedge.durable import digest, load_tensors, save_tensors
 from kedge.episodes import check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
 from kedge.evaluation import episode_accuracies
@@ -76,7 +76,8 @@ def train_round(
         embedding=copy.deepcopy(start.embedding).requires_grad_(True),
         head=copy.deepcopy(start.head).requires_grad_(True),
     )
-    teacher = replace(start, embedding=start.embedding.eval(), head=start.head.eval())
+    frozen = copy.deepcopy(start.head).eval().requires_grad_(False)
+    teacher = replace(start, embedding=start.embedding.eval(), head=frozen)
     step = TrainStep(student, teacher, method, config.schedule.lr)
     identity = _identity(start, pool, delivery, method, config)
     state = State(step, config.schedule.lr)
@@ -91,13 +92,15 @@ def train_round(
         if not math.isfinite(sum(losses)):
             raise KedgeError(
                 f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: the loss "
-                "is not a number any more. Lower --lr and start again; nothing else is lost."
+                "is not a number any more. Start again with a lower --lr and another --out; the "
+                "state of the last good epoch is kept."
             )
         accuracy = validate(student, delivery.val, config)
         state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
         if checkpoint is not None:
             state.save(checkpoint, identity)
     state.restore_best()
+    step.optimizer.zero_grad()
     student.embedding.eval().requires_grad_(False)
     student.head.eval().requires_grad_(False)
     entry = LineageEntry(
@@ -225,10 +228,14 @@ class State:
 
     def _set_moments(self, moments: dict[str, Tensor]) -> None:
         optimizer = self.step.optimizer
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
             i, name = key.split(".", 1)
-            state.setdefault(int(i), {})[name] = value
+            # Fused Adam walks through memory: a moment must lie there as its weight does.
+            like = weights[int(i)]
+            laid_out = torch.empty_like(like).copy_(value) if value.ndim else value
+            state.setdefault(int(i), {})[name] = laid_out
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
@@ -250,5 +257,7 @@ def _identity(
             "images": pool.table.fingerprint,
             "classes": pool.classes,
             "validation": delivery.val.classes,
+            "validation images": delivery.val.table.fingerprint,
+            "rows": digest({"training": pool.rows, "validation": delivery.val.rows}),
         }
     )

@@ -63,7 +63,6 @@ def test_a_batch_of_episodes_equals_one_episode_at_a_time(head: Head, k: int, s:
     [
         0.0,
         1e6,
-        # DEFECT heads/prototype.py `fit`: the padding is multiplied by 0, and NaN · 0 is NaN.
         float("nan"),
     ],
 )
@@ -145,8 +144,6 @@ def test_inputs_are_left_as_they_were(head: Head) -> None:
     assert torch.equal(episode, before)
 
 
-# DEFECT heads/contract.py, heads/prototype.py: `Sequence[Float[Tensor, "n d"]]` says that all
-# classes have the same size; with the runtime checks this fails at random. "_ d" is meant.
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 7, 30), (40, 2, 9, 9, 1)])
 def test_anchors_of_unequal_classes_serve_as_representatives(
     head: Head, sizes: tuple[int, ...]

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from safetensors.torch import save_file
 from kedge.errors import KedgeError
 from kedge.images.table import ImageTable
 
-LoadPlainly = Callable[[str, dict[str, Path]], dict[str, str]]
+Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (7, 20, 20, 3), dtype=np.uint8)  # N × H × W × C
 LABELS = [2, 0, 1, 1, 0, 1, 1]  # unsorted; 2, 4 and 1 images
@@ -203,22 +204,22 @@ FORGED: dict[str, tuple[object, dict[str, torch.Tensor]]] = {
 
 
 @pytest.fixture(scope="module")
-def said_of_forged(
-    tmp_path_factory: pytest.TempPathFactory, load_plainly: LoadPlainly
-) -> dict[str, str]:
-    """What loading says of each forged file, without the type checks that tests run under."""
+def loaded(tmp_path_factory: pytest.TempPathFactory, plainly: Plainly) -> dict[str, Any]:
+    """What comes of loading each forged file, and of images that are no bytes."""
     folder = tmp_path_factory.mktemp("forged")
-    paths = {name: folder / f"{name}.safetensors" for name in FORGED}
+    expressions = {"floats": "kedge.ImageTable.build([[[0.5]]], [0], ['a'], 'floats.npy')"}
     for name, (about, tensors) in FORGED.items():
-        save_file(tensors, paths[name], {"kedge": json.dumps(about)})
-    return load_plainly("kedge.ImageTable.load", paths)
+        path = folder / f"{name}.npy"
+        save_file(tensors, path, {"kedge": json.dumps(about)})
+        expressions[name] = f"kedge.ImageTable.load({str(path)!r})"
+    return plainly(expressions)
 
 
-@pytest.mark.parametrize("name", FORGED)
-def test_forged_content_is_refused(said_of_forged: dict[str, str], name: str) -> None:
-    kind, _, sentence = said_of_forged[name].partition(": ")
-    assert kind == "KedgeError", said_of_forged[name]
-    assert f"{name}.safetensors: " in sentence
+@pytest.mark.parametrize("name", [*FORGED, "floats"])
+def test_what_no_table_can_be_is_refused(loaded: dict[str, Any], name: str) -> None:
+    kind, _, sentence = loaded[name]["said"].partition(": ")
+    assert kind == "KedgeError", loaded[name]["said"][:200]
+    assert f"{name}.npy: " in sentence
 
 
 def test_text_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ class IndirectDiscriminantAlignment(Alignment):
         return min(number, n_anchors)
 
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
-        assert sight.anchors is not None, "IDA is always shown anchors"
+        require(sight.anchors is not None, "IDA needs anchors, and this model has none.")
+        assert sight.anchors is not None
         old = F.log_softmax(sight.head.logits(sight.old, sight.anchors), dim=-1)
         new = F.log_softmax(sight.head.logits(sight.new, sight.anchors), dim=-1)
         return F.kl_div(new, old, reduction="batchmean", log_target=True)

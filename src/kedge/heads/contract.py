@@ -38,5 +38,5 @@ class Head(nn.Module, ABC):
         """What meta-training minimises on one episode, `classes` being places in the pool."""
 
     @abstractmethod
-    def anchors(self, features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, "k r"]:
+    def anchors(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
         """What is kept of each class of a finished round, from all its training images."""

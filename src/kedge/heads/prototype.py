@@ -22,14 +22,14 @@ class PrototypeHead(Head):
     ) -> Float[Tensor, "*e k d"]:
         if present is None:
             return support.mean(-2)
-        weights = present[..., None].to(support.dtype)
-        return (support * weights).sum(-2) / weights.sum(-2)
+        counts = present.sum(-1, keepdim=True).to(support.dtype)
+        return support.masked_fill(~present[..., None], 0).sum(-2) / counts
 
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k d"]
     ) -> Float[Tensor, "*e n k"]:
         # ‖z−c‖² by one matrix product. Distances do not change when all points move together,
-        # so everything is first moved to where the expansion loses no digits.
+        # so they are first moved to the origin, where the expansion loses fewest digits.
         centre = representatives.mean(-2, keepdim=True).detach()
         z, c = features - centre, representatives - centre
         z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
@@ -43,5 +43,5 @@ class PrototypeHead(Head):
         targets = torch.arange(k, device=episode.device).repeat_interleave(n - n_shot)
         return F.cross_entropy(self.logits(queries, self.fit(episode[:, :n_shot])), targets)
 
-    def anchors(self, features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, "k d"]:
+    def anchors(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k d"]:
         return torch.stack([of_class.mean(0) for of_class in features])
