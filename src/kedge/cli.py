@@ -347,6 +347,7 @@ class Report:
     ]
 
     def run(self, console: Console) -> None:
+        from kedge import progress
         from kedge.records import Record
         from kedge.report import terminal_table, write_report
 
@@ -355,8 +356,10 @@ class Report:
         for path in self.runs:
             file = path / "record.json" if path.is_dir() else path
             record = Record.load(file)
+            with progress.display():
+                page = write_report(record, file.parent)
             console.print(terminal_table(record))
-            console.print(f"Report: {write_report(record, file.parent)}", soft_wrap=True)
+            console.print(f"Report: {page}", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -431,6 +434,9 @@ COMMANDS = {
 
 def main() -> None:
     """Entry point: errors for the user are one sentence, a traceback means a bug."""
+    # Threads that wait shall sleep. By default they spin, and where another program wants the
+    # same cores a training step then takes many times as long. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         _parse(sys.argv[1:]).run(Console())
     except KedgeError as error:

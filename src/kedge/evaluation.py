@@ -19,6 +19,7 @@ from kedge.config import EpisodeShape
 from kedge.episodes import Plan, plan_episodes
 from kedge.heads import Head
 from kedge.model import Model
+from kedge.progress import task
 from kedge.protocol import Pool
 from kedge.seeding import generator
 
@@ -77,7 +78,8 @@ def evaluate(
     rows = torch.cat([pool.rows for pool in pools]).unique()
     place = torch.zeros(len(pools[0].table), dtype=torch.int64)  # row → place among the features
     place[rows] = torch.arange(len(rows))
-    features = model.embed_rows(pools[0].table, rows)
+    with task("testing: images", len(rows)) as tick:
+        features = model.embed_rows(pools[0].table, rows, tick)
     accuracies = {}
     for pool in pools:
         plan = plan_episodes(pool, shape, n_episodes, generator("test", pool.name, seed))

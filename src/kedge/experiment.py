@@ -41,11 +41,12 @@ from kedge.errors import KedgeError
 from kedge.evaluation import Score, evaluate, paired
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
+from kedge.progress import Tick
 from kedge.protocol import Benchmark, Protocol, label, protocol
 from kedge.records import Pair, PoolInfo, Record, Run, environment, run_from_dict
 from kedge.seeding import torch_seed
 from kedge.step import default_device
-from kedge.training import RoundResult, Tick, train_round, training_pool
+from kedge.training import RoundResult, train_round, training_pool
 
 
 @dataclass(frozen=True)

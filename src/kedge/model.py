@@ -27,6 +27,7 @@ from kedge.errors import KedgeError
 from kedge.heads import Head, build_head
 from kedge.images.augment import plain
 from kedge.images.table import ImageTable
+from kedge.progress import Tick, silent, task
 from kedge.protocol import Pool
 
 MODEL_FORMAT = "kedge-model-1"
@@ -112,13 +113,20 @@ class Model:
         self.embedding.train(training)
         return torch.cat(parts)
 
-    def embed_rows(self, table: ImageTable, rows: Int64[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    def embed_rows(
+        self, table: ImageTable, rows: Int64[Tensor, " n"], tick: Tick = silent
+    ) -> Float[Tensor, "n d"]:
         """Rows of a table that may be far larger than the memory."""
-        return torch.cat([self.embed(table.images[part]) for part in rows.split(EMBED_BATCH)])
+        parts = []
+        for part in rows.split(EMBED_BATCH):
+            parts.append(self.embed(table.images[part]))
+            tick(len(part))
+        return torch.cat(parts)
 
     def with_anchors_of(self, pool: Pool) -> Model:
         """One anchor for each class of the pool; a class that comes back gets a fresh one."""
-        features = self.embed_rows(pool.table, pool.rows).split(pool.counts.tolist())
+        with task("making anchors: images", len(pool)) as tick:
+            features = self.embed_rows(pool.table, pool.rows, tick).split(pool.counts.tolist())
         with torch.no_grad():
             fresh = self.head.anchors(features)
         kept = [i for i, name in enumerate(self.classes) if name not in set(pool.classes)]

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
+Tick = Callable[[int], None]  # told how much has just been done
 _shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
 
 
@@ -39,12 +40,16 @@ def display() -> Iterator[None]:
             _shown.reset(token)
 
 
+def silent(n: int) -> None:
+    """A tick that nobody hears."""
+
+
 @contextmanager
-def task(description: str, total: int) -> Iterator[Callable[[int], None]]:
+def task(description: str, total: int) -> Iterator[Tick]:
     """A bar for the body, which advances it by calling what it is given."""
     progress = _shown.get()
     if progress is None:
-        yield lambda n: None
+        yield silent
         return
     bar = progress.add_task(description, total=total)
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,11 +26,10 @@ from kedge.evaluation import episode_accuracies
 from kedge.images.augment import draw_augmentation
 from kedge.methods import Method
 from kedge.model import LineageEntry, Model
+from kedge.progress import Tick, silent
 from kedge.protocol import Delivery, Pool, union
 from kedge.seeding import generator, torch_seed
 from kedge.step import Images, TrainStep
-
-Tick = Callable[[int], None]  # told how many episodes were just trained
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def train_round(
     method: Method,
     config: TrainConfig,
     checkpoint: Path | None = None,
-    tick: Tick = lambda episodes: None,
+    tick: Tick = silent,
 ) -> RoundResult:
     """Train `start` on a delivery. `start` itself is not changed: it is the teacher."""
     pool = training_pool(method, delivery)

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 
 from kedge.durable import write_atomically
+from kedge.progress import task
 from kedge.records import Record
 from kedge.report.figures import all_drawings
 from kedge.report.page import render_page
@@ -38,11 +39,14 @@ def write_report(record: Record, folder: Path) -> Path:
     Everything is drawn before anything is written, and the page, which people open, comes last.
     """
     tables = all_tables(record)
-    drawings = [(drawing, encode(drawing.figure, "svg")) for drawing in all_drawings(record)]
-    files: dict[str, bytes] = {}
-    for drawing, svg in drawings:
-        files[f"figures/{drawing.key}.svg"] = svg
-        files[f"figures/{drawing.key}.png"] = encode(drawing.figure, "png")
+    figures = all_drawings(record)
+    drawings, files = [], dict[str, bytes]()
+    with task("drawing figures", len(figures)) as tick:
+        for drawing in figures:
+            svg, png = encode(drawing.figure, "svg"), encode(drawing.figure, "png")
+            drawings.append((drawing, svg))
+            files |= {f"figures/{drawing.key}.svg": svg, f"figures/{drawing.key}.png": png}
+            tick(1)
     said = verdict(record)
     files["table.md"] = "\n".join(
         [
