@@ -63,7 +63,10 @@ class Command:
 
 
 def start(
-    args: list[str], cwd: Path | None = None, stdin: int = subprocess.DEVNULL
+    args: list[str],
+    cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stderr: int | None = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
         args,
@@ -71,7 +74,7 @@ def start(
         env=ENVIRONMENT,
         stdin=stdin,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         encoding="utf-8",
     )
@@ -90,45 +93,103 @@ def kedge() -> Command:
     return Command()
 
 
-@pytest.fixture
-def python() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Start Python code as a process of its own; what still runs at the end is killed."""
-    started: list[subprocess.Popen[str]] = []
+READY = """
+import json, os, sys, traceback
+import torch._dynamo, kedge.api, kedge.cli, kedge.experiment, kedge.report
 
-    def run(code: str) -> subprocess.Popen[str]:
-        started.append(start([sys.executable, "-c", code], stdin=subprocess.PIPE))
-        return started[-1]
+def run(code):  # as the interpreter would, but without its second of tidying up
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+for line in sys.stdin:
+    code, cwd, out, err = json.loads(line)
+    if (child := os.fork()) == 0:
+        os.chdir(cwd)
+        for number, file in ((0, os.devnull), (1, out), (2, err)):
+            os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), number)
+        rc = run(code)
+        sys.stdout.flush()
+        os._exit(rc)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Ready:
+    """A process that has loaded PyTorch already: each piece of code gets a fork of it.
+
+    So a test has a real process, to be killed if need be, without the seconds that its imports
+    take. One runs at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.process = start([sys.executable, "-c", READY], stdin=subprocess.PIPE, stderr=None)
+        self.folder, self.number = folder, 0
+
+    def __call__(self, code: str, cwd: Path | None = None) -> Ended:
+        self.start(code, cwd)
+        return self.wait()
+
+    def kedge(self, *args: str | Path, cwd: Path | None = None) -> Ended:
+        words = ["kedge", *map(str, args)]
+        return self(f"import sys, kedge.cli; sys.argv = {words!r}; kedge.cli.main()", cwd)
+
+    def start(self, code: str, cwd: Path | None = None) -> int:
+        """Returns the id of the process."""
+        self.number += 1
+        self.out, self.err = (self.folder / f"{self.number}.{name}" for name in ("out", "err"))
+        request = (code, str(cwd or self.folder), str(self.out), str(self.err))
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def wait(self) -> Ended:
+        rc = self._read()
+        return Ended(rc, self.out.read_text("utf-8"), self.err.read_text("utf-8"))
+
+    def _read(self) -> int:
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="session")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
+    ready = Ready(tmp_path_factory.mktemp("ready"))
+    yield ready
+    ready.process.communicate(timeout=TIMEOUT)  # the end of its input is the end of it
 
 
 PLAINLY = """
-import json, resource, sys
-import kedge
-kedge.Model  # loads what is heavy
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-for name, expression in json.loads(sys.argv[1]).items():
-    before = peak()
+import json, resource, kedge
+for name, expression in json.loads({expressions!r}).items():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        said = f"gave {eval(expression)}"
+        said = f"gave {{eval(expression)}}"
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    print(json.dumps([name, {"said": said, "grown_mb": peak() - before}]))
+        said = f"{{type(error).__name__}}: {{error}}"
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(json.dumps([name, {{"said": said, "grown_mb": grown // 1024}}]))
 """
 
 
 @pytest.fixture(scope="session")
-def plainly() -> Callable[[dict[str, str]], dict[str, dict[str, Any]]]:
+def plainly(ready: Ready) -> Callable[[dict[str, str]], dict[str, dict[str, Any]]]:
     """What some expressions give in a process of their own, without the type checks of the tests.
 
     Those checks would stop much that a user's mistake gets through.
     """
 
     def evaluate(expressions: dict[str, str]) -> dict[str, dict[str, Any]]:
-        ended = finish(start([sys.executable, "-c", PLAINLY, json.dumps(expressions)]))
+        ended = ready(PLAINLY.format(expressions=json.dumps(expressions)))
         assert ended.rc == 0, ended.err
         return dict(json.loads(line) for line in ended.out.splitlines())
 
@@ -136,33 +197,39 @@ def plainly() -> Callable[[dict[str, str]], dict[str, dict[str, Any]]]:
 
 
 @pytest.fixture(scope="session")
-def signal_when() -> Callable[[subprocess.Popen[str], Path, signal.Signals], None]:
+def signal_when() -> Callable[[int, Path, signal.Signals], None]:
     """Send a process a signal as soon as it has written a file."""
 
-    def send(process: subprocess.Popen[str], file: Path, number: signal.Signals) -> None:
+    def send(process: int, file: Path, number: signal.Signals) -> None:
         end = time.monotonic() + TIMEOUT
         while not file.exists():
-            assert process.poll() is None, f"it ended before there was {file}"
             assert time.monotonic() < end, f"it never wrote {file}"
+            os.kill(process, 0)  # raises if it has ended without writing
             time.sleep(0.001)
-        process.send_signal(number)
+        os.kill(process, number)
 
     return send
 
 
-SHORT = shlex.split("--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 10")
+SHORT = shlex.split(
+    "--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 40 --seed 3"
+)
 
 
 @pytest.fixture(scope="session")
 def by_command(
-    kedge: Command, first: Path, second: Path, tmp_path_factory: pytest.TempPathFactory
+    kedge: Command,
+    ready: Ready,
+    first: Path,
+    second: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Path]:
     """Two models by the command: "base" of the first folder, "next" with the second one."""
     folder = tmp_path_factory.mktemp("models")
     base, better = folder / "base.kedge", folder / "next.kedge"
     trained = kedge("train", first, "--out", base, "--width", "4", *SHORT)
     assert trained.rc == 0, trained.err
-    updated = kedge("update", base, second, "--out", better, *SHORT)
+    updated = ready.kedge("update", base, second, "--out", better, *SHORT)
     assert updated.rc == 0, updated.err
     assert trained.out.startswith(f"{base}: round 0 (base), 6 classes known; validation accuracy ")
     assert updated.out.startswith(f"{better}: round 1 (IDA), 12 classes known; ")

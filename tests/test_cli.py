@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,7 @@ from kedge.records import Record
 SHORT = ["--n-way", "3", "--n-shot", "2", "--n-query", "3"]
 QUICK = ["--epochs", "1", "--episodes", "2", "--val-episodes", "4"]
 COMMANDS = ["bench", "train", "update", "evaluate", "predict", "report", "paper"]
-Kedge = Any  # the fixture's own class cannot be imported
-
-
-def run_all(kedge: Kedge, commands: dict[str, list], cwd: Path | None = None) -> dict[str, Any]:
-    """Two at a time: most of a short command is the import of PyTorch."""
-    with ThreadPoolExecutor(2) as pool:
-        return dict(
-            zip(commands, pool.map(lambda c: kedge(*c, cwd=cwd), commands.values()), strict=True)
-        )
+Kedge = Ready = Any  # of conftest.py, which cannot be imported
 
 
 # ── help ─────────────────────────────────────────────────────────────────────────────────────
@@ -47,7 +38,7 @@ HELP = {
 
 @pytest.fixture(scope="module")
 def helped(kedge: Kedge) -> dict[str, Any]:
-    return run_all(kedge, {name: [*name.split(), "--help"] for name in HELP})
+    return {name: kedge(*name.split(), "--help") for name in HELP}
 
 
 @pytest.mark.parametrize("name", HELP)
@@ -146,12 +137,11 @@ def before(desk: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture(scope="module")
-def mistaken(kedge: Kedge, desk: Path, before: object) -> dict[str, Any]:
-    commands = {
-        name: [word.replace("new.kedge", f"{name}.kedge") for word in command]
+def mistaken(ready: Ready, desk: Path, before: object) -> dict[str, Any]:
+    return {
+        name: ready.kedge(*(w.replace("new.kedge", f"{name}.kedge") for w in command), cwd=desk)
         for name, (command, _) in MISTAKES.items()
     }
-    return run_all(kedge, commands, desk)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -195,6 +185,7 @@ def test_typo_names_what_was_typed(kedge: Kedge, typo: str, tmp_path: Path) -> N
 @pytest.fixture(scope="module")
 def stopped(
     kedge: Kedge,
+    ready: Ready,
     signal_when: Callable[..., None],
     first: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -205,11 +196,11 @@ def stopped(
     command = ["train", first, "--out", out, *SHORT, "--epochs", "3", "--episodes", "20"]
     command += ["--val-episodes", "40", "--width", "4", "--seed", "3"]
     process = kedge.start(*command)
-    signal_when(process, folder / f"{out.name}.training", signal.SIGINT)
+    signal_when(process.pid, folder / f"{out.name}.training", signal.SIGINT)
     printed = process.communicate(timeout=60)
     left = [path.name for path in folder.iterdir()]
-    other = kedge(*command[:-1], "4")
-    again = kedge(*command)
+    other = ready.kedge(*command[:-1], "4")
+    again = ready.kedge(*command)
     return {"rc": process.returncode, "printed": printed, "left": left, "out": out,
             "other": other, "again": again}  # fmt: skip
 
@@ -243,7 +234,7 @@ def test_brackets_in_the_name_of_a_model_are_printed(stopped: dict[str, Any]) ->
 
 @pytest.fixture(scope="module")
 def used(
-    kedge: Kedge,
+    ready: Ready,
     by_command: dict[str, Path],
     first: Path,
     second: Path,
@@ -266,7 +257,7 @@ def used(
         "mixed": ["predict", model, *mixed, *support, "--format", "json"],
         "odd names": ["predict", model, "--support", odd, odd],
     }
-    return run_all(kedge, commands, cwd)
+    return {name: ready.kedge(*command, cwd=cwd) for name, command in commands.items()}
 
 
 def test_evaluate_prints_mean_and_interval(used: dict[str, Any]) -> None:
@@ -346,7 +337,7 @@ def test_bench_prints_the_table_and_leaves_the_report(bench: tuple[Path, Any]) -
 
 @pytest.fixture(scope="module")
 def reports(
-    kedge: Kedge, bench: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory
+    ready: Ready, bench: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Any]:
     """Of a folder with nothing but a record, and of two records in one folder."""
     folder = tmp_path_factory.mktemp("reports")
@@ -355,7 +346,7 @@ def reports(
     (folder / "run" / "record.json").write_text(record)
     for name in ("monday", "tuesday"):
         (folder / f"{name}.json").write_text(json.dumps(json.loads(record) | {"name": name}))
-    return folder, kedge("report", "run", "monday.json", "tuesday.json", cwd=folder)
+    return folder, ready.kedge("report", "run", "monday.json", "tuesday.json", cwd=folder)
 
 
 def test_report_is_rendered_again_from_the_record_alone(

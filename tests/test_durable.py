@@ -135,16 +135,17 @@ def test_lock_is_given_back(tmp_path: Path) -> None:
         pass
 
 
-def test_second_user_of_a_folder_is_told(tmp_path: Path) -> None:
+def test_second_user_is_told(tmp_path: Path) -> None:
     with (
-        only_one_process(tmp_path),
+        only_one_process(tmp_path / "run"),
         pytest.raises(KedgeError, match="another kedge process is working here"),
-        only_one_process(tmp_path),
+        only_one_process(tmp_path / "run"),
     ):
         pass
 
 
 def test_lock_in_an_impossible_place_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(KedgeError, match="cannot write here"), only_one_process(tmp_path / "file"):
+    place = tmp_path / "file" / "run"
+    with pytest.raises(KedgeError, match="cannot write here"), only_one_process(place):
         pass

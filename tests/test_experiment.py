@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from kedge.config import BackboneConfig, EpisodeShape, Schedule, to_dict
-from kedge.durable import only_one_process
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
 from kedge.records import Record
@@ -34,34 +33,31 @@ FOUR_ROUNDS = replace(
     methods=("NU", "FT"),
     schedule=Schedule(epochs=1, episodes=3, val_episodes=10),
 )
-# The experiment as a process of its own, which can be killed. It waits for its start, so that
-# several can get ready at the same time.
+# The experiment as a process of its own, which can be killed.
 PROGRAM = """
 import json, sys
 from pathlib import Path
-import torch._dynamo
 from kedge.config import from_dict
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
-sys.stdin.readline()
 try:
     run_experiment(from_dict(Experiment, json.loads({experiment!r})), Path({folder!r}))
 except KedgeError as error:
     sys.exit(f"kedge: {{error}}")
 """
-Python = Callable[[str], "subprocess.Popen[str]"]
-SignalWhen = Callable[["subprocess.Popen[str]", Path, signal.Signals], None]
+Ready = Any  # of conftest.py, which cannot be imported
+SignalWhen = Callable[[int, Path, signal.Signals], None]
 
 
 def numbers(record: Record | Path) -> dict[str, Any]:
-    """All of a record but when and how fast it was made."""
+    """All of a record but when and how fast it was made, and in which state of the checkout."""
     path = record if isinstance(record, Path) else None
     loaded = Record.load(path) if path else record
     assert isinstance(loaded, Record)
     plain = json.loads(json.dumps(to_dict(loaded)))
-    del plain["environment"]["date"]
     for run in plain["runs"]:
         del run["seconds"], run["peak_memory_mb"]
+        del run["environment"]["date"], run["environment"]["commit"]
     return plain
 
 
@@ -136,13 +132,6 @@ def test_seed_draws_other_classes_and_weights(done: Path, tmp_path: Path) -> Non
 
 # ── killed ───────────────────────────────────────────────────────────────────────────────────
 
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
 MOMENTS = {
     "in the middle of the base's second epoch": "base/training.safetensors",
     "while the base is tested": "base/model.kedge",
@@ -152,16 +141,14 @@ MOMENTS = {
 
 
 def test_killed_again_and_again_is_never_killed(
-    done: Path, tmp_path: Path, python: Python, signal_when: SignalWhen
+    done: Path, tmp_path: Path, ready: Ready, signal_when: SignalWhen
 ) -> None:
     """SIGKILL at four moments, each in the run that goes on from the one before."""
     folder = tmp_path / "killed"
     code = PROGRAM.format(experiment=json.dumps(to_dict(TINY)), folder=str(folder))
-    ready = [python(code) for _ in MOMENTS]
-    for process, (moment, file) in zip(ready, MOMENTS.items(), strict=True):
-        go(process)
-        signal_when(process, folder / "seed-0" / file, signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL, moment
+    for moment, file in MOMENTS.items():
+        signal_when(ready.start(code), folder / "seed-0" / file, signal.SIGKILL)
+        assert ready.wait().rc == -signal.SIGKILL, moment
         assert not (folder / "record.json").exists()
     record = run_experiment(TINY, folder)
     assert numbers(record) == numbers(done / "record.json")
@@ -227,15 +214,18 @@ def test_other_settings_in_the_same_folder_are_refused(
     assert numbers(copy / "record.json") == numbers(done / "record.json")
 
 
-def test_second_process_is_refused(done: Path, python: Python) -> None:
-    code = PROGRAM.format(experiment=json.dumps(to_dict(TINY)), folder=str(done))
-    with only_one_process(done):
-        process = python(code)
-        _, err = process.communicate("\n", timeout=60)
-    assert process.returncode == 1
-    assert err == (
-        f"kedge: {done}: another kedge process is working here; wait for it or use another --out.\n"
-    )
+def test_second_process_is_refused(tmp_path: Path, ready: Ready, signal_when: SignalWhen) -> None:
+    """While the first one works; when it is gone, however it went, the folder is free again."""
+    folder = tmp_path / "run"
+    slow = replace(TINY, schedule=Schedule(epochs=100, episodes=10, val_episodes=20))
+    process = ready.start(PROGRAM.format(experiment=json.dumps(to_dict(slow)), folder=str(folder)))
+    signal_when(process, folder / "experiment.json", signal.SIGCONT)  # it has begun
+    with pytest.raises(KedgeError, match=r"run: another kedge process is working here"):
+        run_experiment(slow, folder)
+    os.kill(process, signal.SIGKILL)
+    assert ready.wait().rc == -signal.SIGKILL
+    with pytest.raises(KedgeError, match="schedule"):
+        run_experiment(TINY, folder)
 
 
 @pytest.mark.parametrize(
@@ -293,11 +283,11 @@ def test_missing_record_says_what_makes_one(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ({"protocol": "imagenet"}, "no protocol 'imagenet'.*drawings-4-rounds"),
-        ({"methods": ()}, "at least one method"),
+        ({"methods": ()}, "at least one"),
         ({"methods": ("IDA", "ida")}, "twice"),
         ({"methods": ("LwF",)}, "no method 'LwF'.*IDA"),
         ({"seeds": (-1,)}, "negative"),
-        ({"seeds": ()}, "at least one seed"),
+        ({"seeds": ()}, "at least one"),
         ({"eval_episodes": 1}, "eval-episodes"),
     ],
 )

@@ -51,7 +51,8 @@ def touched(fault: str) -> set[Place]:
 
 def below(low: Cell, high: Cell) -> bool:
     """Lower, and by so much that the intervals do not overlap."""
-    assert low.ci is not None and high.ci is not None
+    assert low.ci is not None
+    assert high.ci is not None
     return low.mean + low.ci < high.mean - high.ci
 
 
@@ -210,8 +211,10 @@ def test_narrow_terminal_loses_no_number(name: str) -> None:
 
 def test_marks_stand_at_the_cell_and_at_the_footnote() -> None:
     text = printed(paper.render(TABLES["domain-pn-5shot"]))
-    assert "71.16 ±0.32†" in text and "70.61 ±0.32‡" in text
-    assert "\n† The text" in text and "\n‡ The paper prints IDA in bold" in text
+    assert "71.16 ±0.32†" in text
+    assert "70.61 ±0.32‡" in text
+    assert "\n† The text" in text
+    assert "\n‡ The paper prints IDA in bold" in text
     assert "†" not in printed(paper.render(TABLES["domain-pn-1shot"]))
 
 
@@ -246,7 +249,9 @@ def test_unknown_table_is_one_sentence_with_names(typed: str, hint: str) -> None
     with pytest.raises(KedgeError) as caught:
         paper.table(typed)
     message = str(caught.value)
-    assert repr(typed) in message and hint in message and "\n" not in message
+    assert repr(typed) in message
+    assert hint in message
+    assert "\n" not in message
 
 
 def test_wrong_data_is_refused_when_built() -> None:

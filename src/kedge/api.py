@@ -14,12 +14,21 @@ import torch
 from torch import nn
 
 from kedge import evaluation
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig, require
+from kedge.alignment import ALIGNMENTS
+from kedge.config import (
+    OWN_IMAGES,
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    Schedule,
+    TrainConfig,
+    require,
+)
 from kedge.evaluation import Score
 from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
-from kedge.model import Model, ModelConfig, new_model
+from kedge.model import CUSTOM, Model, ModelConfig, new_model
 from kedge.progress import task
 from kedge.protocol import Delivery, Pool, whole
 from kedge.seeding import generator, torch_seed
@@ -28,7 +37,6 @@ from kedge.training import train_round
 
 Images = ImageTable | str | Path
 FIVE_WAY_FIVE_SHOT = EpisodeShape()
-OWN_IMAGES = Schedule(epochs=20, episodes=100, val_episodes=200)
 
 
 def train(
@@ -51,7 +59,7 @@ def train(
     height, width_px = table.images.shape[2:]
     require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
     module = backbone if isinstance(backbone, nn.Module) else None
-    described = BackboneConfig("custom" if module else str(backbone), width)
+    described = BackboneConfig(CUSTOM if module else str(backbone), width)
     shape = ModelConfig(
         described, HeadConfig(head, temperature), table.n_channels, table.image_size
     )
@@ -75,7 +83,8 @@ def update(
     chosen = parse_method(method)
     require(
         chosen.trains_on == "new",
-        f"'{method}' cannot update a model from new images alone; use IDA, DFA or FT.",
+        f"'{method}' cannot update a model from new images alone; use FT or "
+        f"{' or '.join(ALIGNMENTS)}.",
     )
     config = TrainConfig(episode, schedule, seed)
     table = _open(images, model.config.image_size, model.config.n_channels)
@@ -120,7 +129,14 @@ def deliver(table: ImageTable, config: TrainConfig, round: int, val: ImageTable 
     for name in table.classes:
         rows = table.rows_of(name)
         order = generator("validation images", config.seed, name).permutation(len(rows))
-        n = max(config.episode.n_shot + config.episode.n_query, len(rows) // 4)
+        need = config.episode.n_shot + config.episode.n_query
+        require(
+            len(rows) >= 2 * need,
+            f"Class '{name}' has {len(rows)} images, but with so few classes each must give {need} "
+            f"({config.episode.n_shot} shots + {config.episode.n_query} queries) to training and "
+            "as many to validation: add images or classes, or lower --n-shot or --n-query.",
+        )
+        n = max(need, len(rows) // 4)
         val_rows.append(rows[torch.from_numpy(np.sort(order[:n]))])
         train_rows.append(rows[torch.from_numpy(np.sort(order[n:]))])
     return Delivery(
@@ -153,4 +169,13 @@ def _open(images: Images, image_size: int | None, n_channels: int | None) -> Ima
 
 
 def _validation(val: Images | None, table: ImageTable) -> ImageTable | None:
-    return None if val is None else _open(val, table.image_size, table.n_channels)
+    if val is None:
+        return None
+    opened = _open(val, table.image_size, table.n_channels)
+    theirs, ours = ("×".join(map(str, t.images.shape[1:])) for t in (opened, table))
+    require(
+        theirs == ours,
+        f"{opened.source}: images to validate on are {theirs} (channels, height, width), but those "
+        f"to train on are {ours}.",
+    )
+    return opened

@@ -65,7 +65,9 @@ class DropBlock(nn.Module):
         edge = block - 1
         dropped = F.max_pool2d(F.pad(centres.to(x.dtype), (edge, edge, edge, edge)), block, 1)
         kept = 1 - dropped
-        return x * kept * (kept.numel() / kept.sum().clamp(min=1))
+        # Counted in fp32: bf16 cannot hold the number of kept places.
+        scale = kept.numel() / kept.sum(dtype=torch.float32).clamp(min=1)
+        return x * kept * scale.to(x.dtype)
 
 
 class ResidualBlock(nn.Module):

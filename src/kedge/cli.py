@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -22,14 +23,13 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge import __version__
+from kedge.config import OWN_IMAGES, SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:
     from kedge.model import Model
 
-DRAWINGS = Schedule(epochs=10, episodes=100, val_episodes=200)
-OWN_IMAGES = Schedule(epochs=20, episodes=100, val_episodes=200)
 SMALL = BackboneConfig(width=32)
 
 Data = Annotated[
@@ -45,7 +45,7 @@ Validation = Annotated[
     arg(
         metavar="DATA",
         help="Images of other classes to measure progress on.",
-        help_behavior_hint="(default: a fifth of the classes is set apart)",
+        help_behavior_hint="(default: some of DATA's classes are set apart)",
     ),
 ]
 ModelFile = Annotated[
@@ -81,7 +81,7 @@ class Bench:
       of the others may see.
 
     A run that was stopped continues when the same command is given again. Methods and
-    seeds can be added to a finished run; what is already there is not done twice.
+    seeds that are asked for later join those in the folder; nothing is done twice.
     """
 
     protocol: Annotated[
@@ -118,7 +118,7 @@ class Bench:
         ),
     ] = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
-    schedule: Schedule = DRAWINGS
+    schedule: Schedule = SHORT
     backbone: BackboneConfig = SMALL
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
@@ -144,7 +144,7 @@ class Bench:
             record = run_experiment(experiment, folder)
             page = write_report(record, folder)
         console.print(terminal_table(record))
-        console.print(f"Figures: {folder / 'figures'}\nReport: {page}", soft_wrap=True)
+        _say(console, f"Figures: {folder / 'figures'}\nReport: {page}")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Train:
         from kedge import api, progress
 
         checkpoint = _claim(self.out)
-        with progress.display():
+        with progress.display(), _alone(self.out):
             model = api.train(
                 self.data,
                 val=self.val,
@@ -190,7 +190,7 @@ class Train:
                 seed=self.seed,
                 checkpoint=checkpoint,
             )
-        _finish(console, model, self.out, checkpoint)
+            _finish(console, model, self.out, checkpoint)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Update:
 
         model = Model.load(self.model)
         checkpoint = _claim(self.out)
-        with progress.display():
+        with progress.display(), _alone(self.out):
             better = api.update(
                 model,
                 self.data,
@@ -235,7 +235,7 @@ class Update:
                 seed=self.seed,
                 checkpoint=checkpoint,
             )
-        _finish(console, better, self.out, checkpoint)
+            _finish(console, better, self.out, checkpoint)
 
 
 @dataclass(frozen=True)
@@ -257,27 +257,26 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
-        from kedge.images.readers import open_images
         from kedge.model import Model
 
         model = Model.load(self.model)
         with progress.display():
-            table = open_images(self.data, model.config.image_size, model.config.n_channels)
+            table = model.open(self.data)
             score = api.evaluate(
                 model, table, episode=self.episode, n_episodes=self.n_episodes, seed=self.seed
             )
         shape = self.episode
-        console.print(
+        _say(
+            console,
             f"{score}% of the queries right: {shape.n_way}-way, {shape.n_shot}-shot, {score.n} "
             f"episodes over {len(table.classes)} classes",
-            highlight=False,
         )
         seen = len(set(table.classes) & set(model.classes))
         if seen:
-            console.print(
-                f"{seen} of these classes were trained on; if their images were too, the number "
-                "flatters.",
-                style="yellow",
+            print(
+                f"kedge: {seen} of these classes were trained on; if their images were too, the "
+                "number flatters.",
+                file=sys.stderr,
             )
 
 
@@ -306,7 +305,6 @@ class Predict:
 
     def run(self, console: Console) -> None:
         from kedge import progress
-        from kedge.images.readers import open_images
         from kedge.images.readers.folder import images_in, read_files
         from kedge.model import Model
 
@@ -320,7 +318,7 @@ class Predict:
             where = self.images[0] if self.images else "IMAGE ..."
             raise KedgeError(f"{where}: no image to classify was found here.")
         with progress.display():
-            classifier = model.classifier(open_images(self.support, size, channels))
+            classifier = model.classifier(self.support)
             pixels, unreadable = read_files(files, size, channels)
             best = classifier.probabilities(pixels).max(1)
         readable = [file for file in files if file not in set(unreadable)]
@@ -356,10 +354,12 @@ class Report:
         for path in self.runs:
             file = path / "record.json" if path.is_dir() else path
             record = Record.load(file)
+            # Several records may lie in one folder: each but record.json gets one of its own.
+            own = file.parent if file.name == "record.json" else file.with_suffix("")
             with progress.display():
-                page = write_report(record, file.parent)
+                page = write_report(record, own)
             console.print(terminal_table(record))
-            console.print(f"Report: {page}", soft_wrap=True)
+            _say(console, f"Report: {page}")
 
 
 @dataclass(frozen=True)
@@ -394,15 +394,25 @@ def _claim(out: Path) -> Path:
     return out.with_name(f"{out.name}.training")
 
 
+def _alone(out: Path) -> AbstractContextManager[None]:
+    from kedge.durable import only_one_process
+
+    return only_one_process(out.parent, f".{out.name}.lock")
+
+
+def _say(console: Console, text: str) -> None:
+    """As it is: a path may hold what rich would take for markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def _finish(console: Console, model: Model, out: Path, checkpoint: Path) -> None:
     model.save(out)
     checkpoint.unlink(missing_ok=True)
     entry = model.lineage[-1]
-    console.print(
+    _say(
+        console,
         f"{out}: round {entry.round} ({entry.method}), {len(model.classes)} classes known; "
         f"validation accuracy {entry.val_accuracy:.1f}% in epoch {entry.best_epoch}",
-        highlight=False,
-        soft_wrap=True,
     )
 
 
@@ -442,7 +452,9 @@ def main() -> None:
     except KedgeError as error:
         sys.exit(f"kedge: {error}")
     except KeyboardInterrupt:
-        print("kedge: stopped; the same command continues from here.", file=sys.stderr)
+        trains = sys.argv[1:2] in (["bench"], ["train"], ["update"])
+        said = "stopped; the same command continues from here" if trains else "stopped"
+        print(f"kedge: {said}.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -451,6 +463,9 @@ def main() -> None:
 
 def _parse(args: list[str]) -> Any:
     """A command's own help is long; in the list of commands each has its first line."""
+    if args == ["--version"]:
+        print(f"kedge {__version__}")
+        sys.exit()
     if args and args[0] in COMMANDS:
         kind: Any = COMMANDS[args.pop(0)]
         prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)

@@ -6,7 +6,6 @@ The text below a field is its help on the command line.
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -60,12 +59,16 @@ class Schedule:
         require(self.patience >= 0, f"--patience is {self.patience}: it must not be negative.")
 
 
+SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU
+OWN_IMAGES = Schedule(epochs=20, episodes=100, val_episodes=200)
+
+
 @dataclass(frozen=True)
 class BackboneConfig:
     """The network that turns an image into a feature vector."""
 
     backbone: str = "conv4"
-    """conv4 (small, quick), resnet12 (the paper's) or resnet12-wide (64-160-320-640)."""
+    """conv4 (small, quick), resnet12 (the paper's, at width 64) or resnet12-wide."""
     width: int = 64
     """Channels of the first block, with which all the others grow."""
 
@@ -104,8 +107,9 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def from_dict(kind: type[T], data: dict[str, Any]) -> T:
+def from_dict(kind: type[T], data: Any) -> T:
     """Build a config from JSON, validating it; unknown or missing keys are named."""
+    require(isinstance(data, dict), f"{kind.__name__} must be written as names and values.")
     hints = typing.get_type_hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(data) - names)
@@ -117,14 +121,13 @@ def from_dict(kind: type[T], data: dict[str, Any]) -> T:
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+    if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value)
+    if hint in (int, float, str):
+        fits = isinstance(value, (int, float) if hint is float else hint)
+        require(fits and not isinstance(value, bool), f"{value!r} must be of type {hint.__name__}.")
     origin = typing.get_origin(hint)
     if origin is tuple and isinstance(value, list):
         inner = typing.get_args(hint)[0]
         return tuple(_convert(inner, item) for item in value)
-    if origin in (typing.Union, types.UnionType) and value is not None:
-        for option in typing.get_args(hint):
-            if dataclasses.is_dataclass(option) and isinstance(value, dict):
-                return from_dict(typing.cast(type, option), value)
     return value

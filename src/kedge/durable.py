@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,22 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        mode = part.stat().st_mode  # as the user's umask has it; safetensors would give less
         write(part)
+        part.chmod(mode)
         with open(part, "rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
         _flush_folder(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise KedgeError(
-            f"{path}: could not be written ({error.strerror or error}); "
-            "what was there before is unchanged."
+            f"{path}: could not be written ({reason}); what was there before is unchanged."
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not even be made
+            part.unlink(missing_ok=True)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
@@ -48,7 +52,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any
     write_atomically(path, lambda part: save_file(plain, part, metadata))
 
 
-def load_tensors(path: Path, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def load_tensors(
+    path: Path, what: str, advice: str = ""
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What was saved. Tensors are mapped into memory and read from the disk when first used."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -56,11 +62,16 @@ def load_tensors(path: Path, what: str) -> tuple[dict[str, Any], dict[str, Tenso
             tensors = {key: file.get_tensor(key) for key in sorted(file.keys())}
     except FileNotFoundError:
         raise KedgeError(f"{path}: there is no {what} here.") from None
-    except (SafetensorError, ValueError, OSError) as error:
-        raise KedgeError(f"{path}: not a {what}, or damaged ({error}).") from None
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
+        raise KedgeError(f"{path}: not a {what}, or damaged ({error}){advice}.") from None
     if not isinstance(about, dict):
         raise KedgeError(f"{path}: not a {what} that kedge wrote.")
     return about, tensors
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names start so, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -85,14 +96,15 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def only_one_process(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock while the body runs; a second process is told, not let in.
+def only_one_process(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Hold a lock while the body runs; a second process is told, not let in.
 
     The system drops the lock when its holder dies, however it dies, so nothing goes stale.
     """
+    lock_file = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0)
+        lock = FileLock(lock_file, timeout=0)
         lock.acquire()
     except Timeout:
         raise KedgeError(
@@ -103,4 +115,5 @@ def only_one_process(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        lock_file.unlink(missing_ok=True)
         lock.release()

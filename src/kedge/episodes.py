@@ -21,7 +21,7 @@ from kedge.errors import KedgeError
 from kedge.protocol import Pool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Positions within a pool; the first `n_shot` of each way are support, the rest queries."""
 
@@ -47,7 +47,7 @@ def check_pool(pool: Pool, shape: EpisodeShape) -> None:
         raise KedgeError(
             f"Class '{pool.classes[least]}' has {int(pool.counts[least])} images in the "
             f"{pool.name} pool, but an episode needs {need} of each class ({shape.n_shot} shots "
-            f"+ {shape.n_query} queries): add images or lower --n-query."
+            f"+ {shape.n_query} queries): add images, or lower --n-shot or --n-query."
         )
 
 

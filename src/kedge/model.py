@@ -11,26 +11,31 @@ It is one safetensors file, written atomically. It holds no image, and loading i
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from kedge.backbones import build_backbone
-from kedge.config import BackboneConfig, HeadConfig, from_dict, to_dict
-from kedge.durable import digest, load_tensors, save_tensors
+from kedge.config import BackboneConfig, HeadConfig, from_dict, require, to_dict
+from kedge.durable import digest, load_tensors, save_tensors, under
 from kedge.errors import KedgeError
 from kedge.heads import Head, build_head
 from kedge.images.augment import plain
+from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
 from kedge.progress import Tick, silent, task
 from kedge.protocol import Pool
 
 MODEL_FORMAT = "kedge-model-1"
+CUSTOM = "custom"  # the name of a backbone that the caller has handed in
 EMBED_BATCH = 500  # images at a time when nothing trains
 
 
@@ -43,6 +48,13 @@ class ModelConfig:
     n_channels: int
     image_size: int
     n_features: int = 0  # found out when the network is first built
+
+    def __post_init__(self) -> None:
+        require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")
+        require(
+            16 <= self.image_size <= 4096,
+            f"Images of {self.image_size} px: they must have 16 to 4096.",
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Embedding(nn.Module):
         return self.backbone((pixels - self.mean) / self.std).float()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """Immutable by convention: a round makes a new model and leaves its teacher as it was."""
 
@@ -93,7 +105,8 @@ class Model:
 
     def to(self, device: torch.device | str) -> Model:
         """This model there; a copy, so that nobody else's model moves away."""
-        if torch.device(device) == self.device:
+        wanted = torch.device(device)
+        if wanted.type == self.device.type and wanted.index in (None, self.device.index):
             return self
         return replace(
             self,
@@ -103,13 +116,14 @@ class Model:
         )
 
     @torch.no_grad()
-    def embed(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+    def embed(self, images: UInt8[Tensor, "n c h w"], tick: Tick = silent) -> Float[Tensor, "n d"]:
         """Features as everything but training sees them: eval mode, no augmentation."""
         training = self.embedding.training
         self.embedding.eval()
-        parts = [
-            self.embedding(plain(batch.to(self.device))) for batch in images.split(EMBED_BATCH)
-        ]
+        parts = []
+        for batch in images.split(EMBED_BATCH):
+            parts.append(self.embedding(plain(batch.to(self.device))))
+            tick(len(batch))
         self.embedding.train(training)
         return torch.cat(parts)
 
@@ -117,11 +131,8 @@ class Model:
         self, table: ImageTable, rows: Int64[Tensor, " n"], tick: Tick = silent
     ) -> Float[Tensor, "n d"]:
         """Rows of a table that may be far larger than the memory."""
-        parts = []
-        for part in rows.split(EMBED_BATCH):
-            parts.append(self.embed(table.images[part]))
-            tick(len(part))
-        return torch.cat(parts)
+        batches = rows.split(EMBED_BATCH)
+        return torch.cat([self.embed(table.images[batch], tick) for batch in batches])
 
     def with_anchors_of(self, pool: Pool) -> Model:
         """One anchor for each class of the pool; a class that comes back gets a fresh one."""
@@ -136,9 +147,11 @@ class Model:
             anchors=torch.cat([self.anchors[kept], fresh]) if kept else fresh,
         )
 
-    def classifier(self, support: ImageTable | Mapping[str, Any]) -> Classifier:
-        """Learn any classes from any number of examples: a table, or images by class name."""
-        table = support if isinstance(support, ImageTable) else _table(support)
+    def classifier(self, support: ImageTable | Mapping[str, Any] | str | Path) -> Classifier:
+        """Learn any classes from any number of examples: a folder of class folders, a table, or
+        uint8 images by class name."""
+        table = self.open(support) if isinstance(support, str | Path) else support
+        table = table if isinstance(table, ImageTable) else _table(table)
         self.check_images(table)
         if int(table.counts.min()) == 0:
             empty = table.classes[int(table.counts.argmin())]
@@ -149,6 +162,10 @@ class Model:
         present = longest < table.counts.to(self.device)[:, None]
         with torch.no_grad():
             return Classifier(self, table.classes, self.head.fit(padded, present))
+
+    def open(self, source: str | Path) -> ImageTable:
+        """Images from disk, brought to the size that this model takes."""
+        return open_images(source, self.config.image_size, self.config.n_channels)
 
     def check_images(self, table: ImageTable) -> None:
         want = (self.config.n_channels, self.config.image_size, self.config.image_size)
@@ -165,9 +182,9 @@ class Model:
             "config": to_dict(self.config),
             "classes": self.classes,
             "lineage": [asdict(entry) for entry in self.lineage],
-            "sha256": self.fingerprint,
         }
-        save_tensors(Path(path), self._tensors(), about)
+        tensors = self._tensors()
+        save_tensors(Path(path), tensors, {**about, "sha256": _checksum(about, tensors)})
 
     @property
     def fingerprint(self) -> str:
@@ -176,8 +193,9 @@ class Model:
 
     def _tensors(self) -> dict[str, Tensor]:
         return {
-            **{f"embedding.{k}": v for k, v in self.embedding.state_dict().items()},
-            **{f"head.{k}": v for k, v in self.head.state_dict().items()},
+            # Clones, since a backbone of one's own may use a weight twice.
+            **{f"embedding.{k}": v.clone() for k, v in self.embedding.state_dict().items()},
+            **{f"head.{k}": v.clone() for k, v in self.head.state_dict().items()},
             "anchors": self.anchors,
         }
 
@@ -187,13 +205,13 @@ class Model:
         about, mapped = load_tensors(Path(path), "kedge model")
         if about.get("format") != MODEL_FORMAT:
             raise KedgeError(f"{path}: not a kedge model; 'kedge train' makes one.")
-        if about.get("sha256") != digest(mapped):
+        if about.pop("sha256", None) != _checksum(about, mapped):
             raise KedgeError(f"{path}: the checksum does not match; the file is damaged.")
         tensors = {key: value.clone() for key, value in mapped.items()}
         try:
             return _rebuild(about, tensors, backbone)
-        except (KeyError, TypeError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
+        except (KedgeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
             raise KedgeError(f"{path}: this model cannot be rebuilt ({reason}).") from None
 
 
@@ -211,7 +229,7 @@ def new_model(
     return Model(config, embedding, head, (), torch.empty(0, 0), ())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Classifier:
     """Names images as one of a few classes, each learned from a handful of examples."""
 
@@ -220,11 +238,16 @@ class Classifier:
     representatives: Float[Tensor, "k r"]
 
     @torch.no_grad()
-    def probabilities(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
-        logits = self.model.head.logits(self.model.embed(images), self.representatives)
-        return logits.softmax(-1)
+    def probabilities(self, images: Tensor | np.ndarray) -> Float[Tensor, "n k"]:
+        """Of each class for each image; uint8, N × channels × height × width."""
+        pixels = torch.as_tensor(images)
+        self.model.check_images(ImageTable.build(pixels, [0] * len(pixels), ["?"], "images"))
+        with task("classifying images", len(pixels)) as tick:
+            features = self.model.embed(pixels, tick)
+        return self.model.head.logits(features, self.representatives).softmax(-1)
 
-    def predict(self, images: UInt8[Tensor, "n c h w"]) -> list[str]:
+    def predict(self, images: Tensor | np.ndarray) -> list[str]:
+        """The name of the likeliest class of each image."""
         return [self.classes[i] for i in self.probabilities(images).argmax(1).tolist()]
 
 
@@ -232,23 +255,29 @@ def _rebuild(
     about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
 ) -> Model:
     config = from_dict(ModelConfig, about["config"])
+    if config.backbone.backbone == CUSTOM and backbone is None:
+        raise KeyError("it has a backbone of your own; hand it to Model.load(path, backbone=…)")
     # On the meta device nothing is allocated, so a forged size costs an error and no memory.
     with torch.device("meta"):
         network = backbone or build_backbone(config.backbone, config.n_channels, config.image_size)
         embedding = Embedding(network, config.n_channels)
         head = build_head(config.head, config.n_features)
-    embedding.load_state_dict(_under("embedding.", tensors), assign=True)
-    head.load_state_dict(_under("head.", tensors), assign=True)
+    embedding.load_state_dict(under("embedding.", tensors), assign=True)
+    head.load_state_dict(under("head.", tensors), assign=True)
     lineage = tuple(from_dict(LineageEntry, entry) for entry in about["lineage"])
     classes = tuple(about["classes"])
     if len(classes) != len(tensors["anchors"]):
         raise KeyError("classes and anchors differ in number")
     embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Model(config, embedding.eval(), head.eval(), classes, tensors["anchors"], lineage)
+    embedding.eval().requires_grad_(False)
+    head.eval().requires_grad_(False)
+    return Model(config, embedding, head, classes, tensors["anchors"], lineage)
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+def _checksum(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Of every byte that counts: a flipped bit in a class name is damage too."""
+    text = json.dumps(about, ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256((digest(tensors) + text).encode()).hexdigest()
 
 
 def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:
@@ -270,6 +299,7 @@ def _n_features(embedding: Embedding, config: ModelConfig) -> int:
 
 
 def _table(support: Mapping[str, Any]) -> ImageTable:
+    require(len(support) > 0, "The support has no class; give some examples of each.")
     stacks: Sequence[Tensor] = [torch.as_tensor(images) for images in support.values()]
     labels = [i for i, stack in enumerate(stacks) for _ in stack]
     return ImageTable.build(torch.cat(list(stacks)), labels, tuple(support), "support images")

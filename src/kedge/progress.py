@@ -62,4 +62,4 @@ def note(text: str) -> None:
     """A line that stays: something has just been finished."""
     progress = _shown.get()
     if progress is not None:
-        progress.console.print(text, highlight=False, soft_wrap=True)
+        progress.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from kedge.images.table import ImageTable
 from kedge.seeding import generator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pool:
     """The images of some classes in one role. Positions run through all of them, class by class."""
 

@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Run:
     seconds: float
     peak_memory_mb: float
     kept_bytes_per_class: float  # what the method keeps of each class that is behind it
+    environment: dict[str, str]  # commit, versions and machine that made it
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,6 @@ class Record:
     sentence: str  # what the protocol is, and where it differs from the paper
     config: dict[str, Any]
     splits: dict[str, dict[str, Any]]  # seed → which classes play which role
-    environment: dict[str, str]
     runs: tuple[Run, ...]
     pairs: tuple[Pair, ...]
     format: int = field(default=FORMAT)
@@ -79,6 +79,13 @@ class Record:
     @property
     def methods(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all runs; where they differ, all that was used."""
+        kinds = [run.environment for run in self.runs]
+        keys = dict.fromkeys(key for kind in kinds for key in kind)
+        return {k: " / ".join(dict.fromkeys(e[k] for e in kinds if k in e)) for k in keys}
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -101,18 +108,19 @@ class Record:
 
     def difference(self, a: str, b: str, round: int, pool: str) -> Score:
         """a − b in percentage points, paired by episode, over all seeds together."""
-        return average(
-            p.difference for p in self.pairs if (p.a, p.b, p.round, p.pool) == (a, b, round, pool)
-        )
+        at = [p for p in self.pairs if (p.round, p.pool) == (round, pool)]
+        forth = [p.difference for p in at if (p.a, p.b) == (a, b)]
+        back = [p.difference for p in at if (p.a, p.b) == (b, a)]
+        return average([*forth, *(replace(d, mean=-d.mean) for d in back)])
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_atomically(path, lambda part: part.write_text(text + "\n", encoding="utf-8"))
+        write_atomically(Path(path), lambda part: part.write_text(text + "\n", encoding="utf-8"))
 
     @classmethod
-    def load(cls, path: Path) -> Record:
+    def load(cls, path: str | Path) -> Record:
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise KedgeError(f"{path}: no record here; 'kedge bench' writes one.") from None
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -131,6 +139,13 @@ class Record:
             Pair(**{**pair, "difference": Score(**pair["difference"])}) for pair in data["pairs"]
         )
         return cls(**{**data, "runs": runs, "pairs": pairs})
+
+
+def load_run(path: Path) -> Run:
+    try:
+        return run_from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise KedgeError(f"{path}: damaged ({error!r}); delete it to do this run again.") from None
 
 
 def run_from_dict(data: dict[str, Any]) -> Run:

@@ -20,7 +20,12 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class Images:
+def uses_bf16(device: torch.device) -> bool:
+    """Convolutions in bf16 where the hardware has it; everything else stays in fp32."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+class Pixels:
     """The pixels of a pool: on the device if they fit there, otherwise fetched batch by batch."""
 
     def __init__(self, pool: Pool, device: torch.device) -> None:
@@ -32,8 +37,8 @@ class Images:
                 self.rows = torch.arange(len(pool), device=device)
 
     def fetch(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
-        rows = self.rows[positions.to(self.rows.device)]
-        return self.pixels[rows].to(self.device, non_blocking=True)
+        """`positions` lie where the rows do, so that nothing waits for the device."""
+        return self.pixels[self.rows[positions]].to(self.device, non_blocking=True)
 
 
 class TrainStep:
@@ -44,7 +49,7 @@ class TrainStep:
         self.teacher = teacher if method.alignment else None
         weights = [*student.embedding.parameters(), *student.head.parameters()]
         self.optimizer = torch.optim.Adam(weights, lr=lr, fused=True)
-        self.bf16 = student.device.type == "cuda"
+        self.bf16 = uses_bf16(student.device)
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kedge.config import TrainConfig, to_dict
-from kedge.durable import digest, load_tensors, save_tensors
+from kedge.durable import digest, load_tensors, save_tensors, under
 from kedge.episodes import check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
 from kedge.evaluation import episode_accuracies
@@ -29,7 +30,7 @@ from kedge.model import LineageEntry, Model
 from kedge.progress import Tick, silent
 from kedge.protocol import Delivery, Pool, union
 from kedge.seeding import generator, torch_seed
-from kedge.step import Images, TrainStep
+from kedge.step import Pixels, TrainStep
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Epoch:
 @dataclass(frozen=True)
 class RoundResult:
     model: Model
-    history: tuple[Epoch, ...]
+    history: tuple[Epoch, ...] = ()
+    seconds: float = 0.0  # of training and validation, also before it was stopped
 
 
 def training_pool(method: Method, delivery: Delivery) -> Pool:
@@ -82,11 +84,12 @@ def train_round(
     if checkpoint is not None and checkpoint.exists():
         state.load(checkpoint, identity)
         tick(len(state.history) * config.schedule.episodes)
-    images = Images(pool, start.device)
+    pixels = Pixels(pool, start.device)
     for epoch in range(len(state.history), config.schedule.epochs):
         step.set_lr(state.lr)
         key = (config.seed, delivery.round, epoch)
-        losses = _train_epoch(step, images, pool, start.anchors, config, key, tick)
+        began = time.perf_counter()
+        losses = _train_epoch(step, pixels, pool, start.anchors, config, key, tick)
         if not math.isfinite(sum(losses)):
             raise KedgeError(
                 f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: the loss "
@@ -95,6 +98,7 @@ def train_round(
             )
         accuracy = validate(student, delivery.val, config)
         state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
+        state.seconds += time.perf_counter() - began
         if checkpoint is not None:
             state.save(checkpoint, identity)
     state.restore_best()
@@ -112,12 +116,12 @@ def train_round(
         val_accuracy=state.best,
     )
     model = replace(student.with_anchors_of(pool), lineage=(*start.lineage, entry))
-    return RoundResult(model, tuple(state.history))
+    return RoundResult(model, tuple(state.history), state.seconds)
 
 
 def _train_epoch(
     step: TrainStep,
-    images: Images,
+    pixels: Pixels,
     pool: Pool,
     anchors: Float[Tensor, "classes r"],
     config: TrainConfig,
@@ -135,15 +139,16 @@ def _train_epoch(
     alignment = step.method.alignment
     per_step = alignment.anchors_per_step(shape.n_way, len(anchors)) if alignment else 0
     drawn = plan_anchors(len(anchors), per_step, n_episodes, generator("anchors", *key)).to(device)
-    positions, classes = plan.positions.flatten(1).to(device), plan.classes.to(device)
+    positions, classes = plan.positions.flatten(1).to(pixels.rows.device), plan.classes.to(device)
     losses = torch.zeros(3, device=device)
     student.embedding.train()
     student.head.train()
-    with torch.random.fork_rng():  # DropBlock draws from the global generator
+    own = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
         torch.manual_seed(torch_seed("dropblock", *key))
         for i in range(n_episodes):
             chosen = anchors[drawn[i]] if per_step else None
-            losses += step(images.fetch(positions[i]), how[i], classes[i], plan.n_shot, chosen)
+            losses += step(pixels.fetch(positions[i]), how[i], classes[i], plan.n_shot, chosen)
             tick(1)
     mean, cross_entropy, penalty = (losses / n_episodes).tolist()
     return mean, cross_entropy, penalty
@@ -165,6 +170,7 @@ class State:
         self.best, self.best_epoch = -math.inf, 0
         self.stale = 0  # epochs since the best, or since the rate was last halved
         self.history: list[Epoch] = []
+        self.seconds = 0.0
         self.best_weights: dict[str, Tensor] = {}
 
     def record(self, epoch: Epoch, patience: int) -> None:
@@ -191,24 +197,25 @@ class State:
             "best": self.best,
             "best_epoch": self.best_epoch,
             "stale": self.stale,
+            "seconds": self.seconds,
             "history": [asdict(epoch) for epoch in self.history],
         }
         save_tensors(path, tensors, about)
 
     def load(self, path: Path, identity: str) -> None:
-        about, mapped = load_tensors(path, "state of a stopped run")
+        about, mapped = load_tensors(path, "state of a stopped run", "; delete it to start again")
         tensors = {key: value.clone() for key, value in mapped.items()}
         if about.get("identity") != identity:
             raise KedgeError(
                 f"{path}: a stopped run with other options or other images lies here; repeat its "
                 "command to continue it, or delete this file to start anew."
             )
-        self.lr, self.stale = about["lr"], about["stale"]
+        self.lr, self.stale, self.seconds = about["lr"], about["stale"], about["seconds"]
         self.best, self.best_epoch = about["best"], about["best_epoch"]
         self.history = [Epoch(**epoch) for epoch in about["history"]]
-        self._set_weights(_under("now.", tensors))
-        self.best_weights = _under("best.", tensors)
-        self._set_moments(_under("adam.", tensors))
+        self._set_weights(under("now.", tensors))
+        self.best_weights = under("best.", tensors)
+        self._set_moments(under("adam.", tensors))
 
     def _weights(self) -> dict[str, Tensor]:
         parts = {"embedding": self.step.student.embedding, "head": self.step.student.head}
@@ -237,10 +244,6 @@ class State:
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
 def _identity(
     start: Model, pool: Pool, delivery: Delivery, method: Method, config: TrainConfig
 ) -> str:
@@ -252,6 +255,7 @@ def _identity(
             "method": method.label,
             "round": delivery.round,
             "start": start.fingerprint,
+            "device": start.device.type,  # the GPU computes in another precision
             "images": pool.table.fingerprint,
             "classes": pool.classes,
             "validation": delivery.val.classes,

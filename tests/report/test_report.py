@@ -90,6 +90,7 @@ def runs_of(
             seconds=0.1 if method == "NU" else 93.0 + 40 * number,
             peak_memory_mb=812.0,
             kept_bytes_per_class={"IDA": 256.0, "PAR": 54880.0}.get(method.split()[0], 0.0),
+            environment={"date": "2024-05-01T12:00:00+00:00", "torch": "2.11", "gpu": "none"},
         )
         for number, (method, means) in enumerate(rows.items())
     )
@@ -120,7 +121,6 @@ def record_of(runs: tuple[Run, ...], pairs: tuple[Pair, ...] | None = None) -> R
             }
             for seed in sorted({run.seed for run in runs})
         },
-        environment={"date": "2024-05-01T12:00:00+00:00", "torch": "2.11", "gpu": "none"},
         runs=runs,
         pairs=pairs_of(runs) if pairs is None else pairs,
     )
@@ -443,7 +443,7 @@ def test_several_seeds_are_averaged_and_shown_one_by_one() -> None:
 def test_gaps_in_a_record_are_dashes_not_errors() -> None:
     runs = runs_of(ROWS)
     gappy = replace(runs[1], scores={"old": Score(66.6, math.inf, 1), "new": runs[1].scores["new"]})
-    record = replace(record_of((runs[0], gappy, *runs[2:])), config={}, splits={}, environment={})
+    record = replace(record_of((runs[0], gappy, *runs[2:])), config={}, splits={})
     row = all_tables(record)[0].sections[1].rows[0]
     assert [cell.text for cell in row.cells] == ["66.6 ± ?", "79.4 ± 0.4", "–", "–", "–"]
     assert "66.6 ± ?" in "".join(Page(page_of(record)).words)

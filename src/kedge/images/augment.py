@@ -21,7 +21,7 @@ JITTER = 0.4  # brightness, contrast and saturation factors lie in 1 ± 0.4
 GREY = (0.299, 0.587, 0.114)  # weights of R, G, B in luminance (ITU-R BT.601)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Augmentation:
     """Where each image is cropped, whether it is mirrored, how its colours change."""
 
@@ -78,12 +78,16 @@ def jitter(
 ) -> Float[Tensor, "b 3 h w"]:
     """Brightness, then contrast, then saturation, clamped to 0…1 after each."""
     brightness, contrast, saturation = (f[:, None, None, None] for f in factors.unbind(1))
-    weights = pixels.new_tensor(GREY)[:, None, None]
     pixels = (pixels * brightness).clamp(0, 1)
-    mean = (pixels * weights).sum(1, keepdim=True).mean((2, 3), keepdim=True)
+    mean = luminance(pixels).mean((2, 3), keepdim=True)
     pixels = (mean + contrast * (pixels - mean)).clamp(0, 1)
-    grey = (pixels * weights).sum(1, keepdim=True)
+    grey = luminance(pixels)
     return (grey + saturation * (pixels - grey)).clamp(0, 1)
+
+
+def luminance(pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
+    red, green, blue = pixels.split(1, dim=1)
+    return GREY[0] * red + GREY[1] * green + GREY[2] * blue
 
 
 def plain(images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:

@@ -23,7 +23,7 @@ from kedge.errors import KedgeError
 STORE_FORMAT = "kedge-images-1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageTable:
     """Images with labels and class names. Rows of one class stand together, sizes may differ."""
 
@@ -37,7 +37,7 @@ class ImageTable:
             raise KedgeError(f"{self.source}: images must be uint8 of shape N×C×H×W.")
         if self.images.shape[1] not in (1, 3):
             raise KedgeError(f"{self.source}: images must have 1 or 3 channels.")
-        if self.labels.shape != self.images.shape[:1]:
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise KedgeError(f"{self.source}: there must be one label for each image.")
         if len(set(self.classes)) != len(self.classes):
             raise KedgeError(f"{self.source}: two classes have the same name.")
@@ -85,6 +85,11 @@ class ImageTable:
         source: str = "images given in memory",
     ) -> ImageTable:
         """From arrays in any order: N×C×H×W, N×H×W×C or N×H×W, uint8; rows are sorted by class."""
+        # A copy only where PyTorch cannot take an array: mirrored or read-only ones.
+        if isinstance(images, np.ndarray) and (
+            min(images.strides, default=0) < 0 or not images.flags.writeable
+        ):
+            images = images.copy()
         pixels = torch.as_tensor(images)
         if pixels.ndim == 3:
             pixels = pixels[:, None]
@@ -93,8 +98,10 @@ class ImageTable:
         order = torch.as_tensor(labels, dtype=torch.int64)
         if order.shape != pixels.shape[:1]:
             raise KedgeError(f"{source}: {len(pixels)} images but {len(order)} labels.")
-        order, rows = torch.sort(order, stable=True)
-        return cls(pixels[rows].contiguous(), order, tuple(classes), source)
+        if bool((order[1:] < order[:-1]).any()):
+            order, rows = torch.sort(order, stable=True)
+            pixels = pixels[rows]
+        return cls(pixels.contiguous(), order, tuple(classes), source)
 
     def save(self, path: str | Path) -> None:
         """Pack into one file, which `load` maps into memory instead of reading it."""

@@ -33,12 +33,12 @@ def terminal_table(record: Record) -> RenderableType:
     return Group(*(to_rich(table) for table in all_tables(record) if table.key in shown))
 
 
-def write_report(record: Record, folder: Path) -> Path:
+def write_report(record: Record, folder: str | Path) -> Path:
     """Write report.html, table.md, table.tex and figures/*; returns the path of the page.
 
     Everything is drawn before anything is written, and the page, which people open, comes last.
     """
-    tables = all_tables(record)
+    folder, tables = Path(folder), all_tables(record)
     figures = all_drawings(record)
     drawings, files = [], dict[str, bytes]()
     with task("drawing figures", len(figures)) as tick:

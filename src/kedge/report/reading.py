@@ -107,17 +107,15 @@ def score(record: Record, method: str, round: int, pool: str) -> Score | None:
 
 
 def difference(record: Record, a: str, b: str, round: int, pool: str) -> Difference | None:
-    """a − b, paired if the record has the pair in either direction.
+    """a − b, paired if the record has the pair.
 
     Without a pair the two means count as independent. On shared episodes that interval is too
     wide rather than too narrow, so it may hide a difference but does not invent one.
     """
-    for first, second, sign in ((a, b, 1), (b, a, -1)):
-        try:
-            found = record.difference(first, second, round, pool)
-        except KedgeError:
-            continue
-        return Difference(Score(sign * found.mean, found.ci, found.n), paired=True)
+    try:
+        return Difference(record.difference(a, b, round, pool), paired=True)
+    except KedgeError:
+        pass
     one, other = score(record, a, round, pool), score(record, b, round, pool)
     if one is None or other is None:
         return None

@@ -54,7 +54,8 @@ KNOWN = {
     ),
     "PAR": Legend(
         "paragon",
-        "trained afresh on all classes so far; the upper bound, out of reach for the others",
+        "trained afresh on the images of all classes so far, which the others may not see; with "
+        "a long enough schedule the upper bound",
         "every image of every class",
     ),
 }

@@ -20,13 +20,17 @@ def open_images(
     Folders are decoded to `image_size` and `n_channels`, which follow from the images if not
     given. Packed images are as they are.
     """
-    if str(source) in EMBEDDED and not Path(source).exists():
-        return EMBEDDED[str(source)]()
     path = Path(source)
     if path.is_dir():
         return read_folder(path, image_size, n_channels)
-    if path.is_file():
-        return ImageTable.load(path)
+    if path.is_file() or str(source) in EMBEDDED:
+        table = ImageTable.load(path) if path.is_file() else EMBEDDED[str(source)]()
+        if image_size not in (None, table.image_size):
+            raise KedgeError(
+                f"{source}: these images are packed at {table.image_size} px and cannot be "
+                f"brought to {image_size} px."
+            )
+        return table
     raise KedgeError(
         f"{path}: nothing is there; give a folder with one sub-folder of images per class, a "
         f"packed image file, or one of the embedded sets ({', '.join(EMBEDDED)})."

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from kedge import progress
@@ -17,13 +17,16 @@ from kedge.errors import KedgeError
 from kedge.images.table import ImageTable
 
 LARGEST = 84  # px: the size chosen for photographs, as in the paper
-UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError)
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def read_folder(
     folder: Path, image_size: int | None = None, n_channels: int | None = None
 ) -> ImageTable:
     """Decode every image; those that cannot be read are counted, named and left out."""
+    if image_size is not None and not 16 <= image_size <= 4096:
+        raise KedgeError(f"--image-size is {image_size}: it must be from 16 to 4096 px.")
     by_class = {sub.name: images_in(sub) for sub in sorted(folder.iterdir()) if _visible(sub)}
     by_class = {name: files for name, files in by_class.items() if files}
     if not by_class:
@@ -40,8 +43,8 @@ def read_folder(
         bad = set(unreadable)
         labels = [label for file, label in zip(files, labels, strict=True) if file not in bad]
         progress.note(
-            f"[yellow]{folder}: {len(bad)} of {len(files)} images could not be read and were left "
-            f"out, the first is {unreadable[0]}[/yellow]"
+            f"{folder}: {len(bad)} of {len(files)} images could not be read and were left out, "
+            f"the first is {unreadable[0]}"
         )
     names = list(by_class)
     empty = sorted(set(range(len(names))) - set(labels))
@@ -54,11 +57,11 @@ def images_in(folder: Path) -> list[Path]:
     """Files below a folder that look like images, in a fixed order; hidden ones do not count."""
     if not folder.is_dir():
         return []
-    known = Image.registered_extensions()
+    endings = {e for e, format in Image.registered_extensions().items() if format in FORMATS}
     return sorted(
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in known
+        if file.suffix.lower() in endings
         and file.is_file()
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     )
@@ -75,24 +78,31 @@ def read_files(
         except UNREADABLE:
             return None
 
-    images = []
-    with ThreadPoolExecutor() as pool, progress.task("reading images", len(files)) as advance:
-        for image in pool.map(decode, files):
-            images.append(image)
-            advance(1)
-    unreadable = [file for file, image in zip(files, images, strict=True) if image is None]
-    readable = [image for image in images if image is not None]
-    if not readable:
-        raise KedgeError(f"{files[0] if files else 'support'}: no image could be read.")
-    return torch.from_numpy(np.stack(readable)), unreadable
+    pixels = np.empty((len(files), n_channels, image_size, image_size), dtype=np.uint8)
+    unreadable: list[Path] = []
+    filled = 0
+    with ThreadPoolExecutor() as pool, progress.task("reading images", len(files)) as tick:
+        for file, image in zip(files, pool.map(decode, files), strict=True):
+            if image is None:
+                unreadable.append(file)
+            else:
+                pixels[filled] = image
+                filled += 1
+            tick(1)
+    if filled == 0:
+        raise KedgeError(f"{files[0]}: cannot be read as an image, nor can any other file.")
+    return torch.from_numpy(pixels[:filled]), unreadable
 
 
 def _decode(file: Path, image_size: int, n_channels: int) -> np.ndarray:
     """The centre square, resized with antialiasing. Shape: channels, height, width."""
-    with Image.open(file) as image:
-        upright = ImageOps.exif_transpose(image)
+    with Image.open(file, formats=FORMATS) as image:
+        upright = _upright(image)
         if upright.mode.startswith("I;16"):  # 16 bit: Pillow would clip it instead of scaling
             upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+        if upright.has_transparency_data:  # what shows through is white, as on paper
+            upright = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
         plain = upright.convert("RGB" if n_channels == 3 else "L")
     if plain.size != (image_size, image_size):
         plain = ImageOps.fit(plain, (image_size, image_size), Image.Resampling.BICUBIC)
@@ -100,14 +110,21 @@ def _decode(file: Path, image_size: int, n_channels: int) -> np.ndarray:
     return pixels.transpose(2, 0, 1) if n_channels == 3 else pixels[None]
 
 
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except (SyntaxError, ValueError):  # the picture is fine, what the camera wrote of it is not
+        return image
+
+
 def _look(files: Sequence[Path], most: int = 200) -> tuple[int, int]:
     """Size and channels that suit the images: those of small ones are kept as they are."""
     sides, grey = [], True
     for file in files[:: max(1, len(files) // most)]:
         try:
-            with Image.open(file) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 sides.append(min(image.size))
-                grey = grey and image.mode in ("1", "L", "LA", "I;16")
+                grey = grey and (image.mode in ("1", "L", "LA") or image.mode.startswith("I;16"))
         except UNREADABLE:
             continue
     if not sides:
