@@ -197,18 +197,28 @@ def plainly(ready: Ready) -> Callable[[dict[str, str]], dict[str, dict[str, Any]
 
 
 @pytest.fixture(scope="session")
-def signal_when() -> Callable[[int, Path, signal.Signals], None]:
+def signal_when() -> Callable[[subprocess.Popen[str] | int, Path, signal.Signals], None]:
     """Send a process a signal as soon as it has written a file."""
 
-    def send(process: int, file: Path, number: signal.Signals) -> None:
+    def send(process: subprocess.Popen[str] | int, file: Path, number: signal.Signals) -> None:
         end = time.monotonic() + TIMEOUT
         while not file.exists():
             assert time.monotonic() < end, f"it never wrote {file}"
-            os.kill(process, 0)  # raises if it has ended without writing
+            assert _runs(process), f"it ended before there was {file}"
             time.sleep(0.001)
-        os.kill(process, number)
+        os.kill(process if isinstance(process, int) else process.pid, number)
 
     return send
+
+
+def _runs(process: subprocess.Popen[str] | int) -> bool:
+    if not isinstance(process, int):
+        return process.poll() is None
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 SHORT = shlex.split(

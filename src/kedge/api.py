@@ -24,6 +24,7 @@ from kedge.config import (
     TrainConfig,
     require,
 )
+from kedge.episodes import check_pool
 from kedge.evaluation import Score
 from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
@@ -103,6 +104,7 @@ def evaluate(
     seed: int = 0,
 ) -> Score:
     """How well the model tells these classes apart from a few examples of each, in per cent."""
+    require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
     table = _open(images, model.config.image_size, model.config.n_channels)
     model.check_images(table)
@@ -119,6 +121,8 @@ def deliver(table: ImageTable, config: TrainConfig, round: int, val: ImageTable 
     if val is not None:
         return Delivery(round, whole("training", table), whole("validation", val))
     n_way = config.episode.n_way
+    if len(table.classes) < n_way:
+        check_pool(whole("training", table), config.episode)
     n_val = max(n_way, len(table.classes) // 5)
     if len(table.classes) - n_val >= n_way:
         order = generator("validation classes", config.seed).permutation(len(table.classes))

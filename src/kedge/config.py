@@ -73,7 +73,10 @@ class BackboneConfig:
     """Channels of the first block, with which all the others grow."""
 
     def __post_init__(self) -> None:
-        require(self.width >= 1, f"--width is {self.width}: it must be at least 1.")
+        require(
+            1 <= self.width <= 4096,
+            f"--width is {self.width}: it must be from 1 to 4096, and fit into memory.",
+        )
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ def read_folder(
     """Decode every image; those that cannot be read are counted, named and left out."""
     if image_size is not None and not 16 <= image_size <= 4096:
         raise KedgeError(f"--image-size is {image_size}: it must be from 16 to 4096 px.")
+    for sub in folder.iterdir():
+        if not sub.name.isprintable() and "\udc80" <= max(sub.name) <= "\udcff":
+            raise KedgeError(f"{str(sub)!a}: this name is not UTF-8; rename the folder.")
     by_class = {sub.name: images_in(sub) for sub in sorted(folder.iterdir()) if _visible(sub)}
     by_class = {name: files for name, files in by_class.items() if files}
     if not by_class:
