@@ -63,7 +63,7 @@ def marked_benchmark(name: str, seed: int) -> Benchmark:
 
 
 @pytest.fixture(params=list(itertools.product(sorted(PROTOCOLS), (0, 3))), ids=str)
-def benchmark(request: pytest.FixtureRequest) -> Benchmark:
+def drawn(request: pytest.FixtureRequest) -> Benchmark:
     return marked_benchmark(*request.param)
 
 
@@ -79,13 +79,13 @@ def test_every_named_benchmark_is_covered_here() -> None:
         assert chosen.benchmark(3).split == chosen.draw(3)
 
 
-def test_roles_share_no_class(benchmark: Benchmark) -> None:
-    split = benchmark.split
+def test_roles_share_no_class(drawn: Benchmark) -> None:
+    split = drawn.split
     apart = {name: classes for name, classes in split.unseen.items() if name != "unseen_both"}
     roles = [*split.rounds, split.val, *apart.values()]
     names = [name for role in roles for name in role]
     assert len(names) == len(set(names))
-    assert set(names) <= set(benchmark.table.classes)
+    assert set(names) <= set(drawn.table.classes)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -145,16 +145,16 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 # ── images: trained on, or held out ──────────────────────────────────────────────────────────
 
 
-def test_of_100_images_70_are_trained_on_and_30_held_out_for_good(benchmark: Benchmark) -> None:
-    last = benchmark.n_rounds - 1
-    for round, classes in enumerate(benchmark.split.rounds):
-        trained = benchmark.delivery(round).new
+def test_of_100_images_70_are_trained_on_and_30_held_out_for_good(drawn: Benchmark) -> None:
+    last = drawn.n_rounds - 1
+    for round, classes in enumerate(drawn.split.rounds):
+        trained = drawn.delivery(round).new
         assert trained.classes == classes
-        later = [benchmark.delivery(t, with_old=True).old for t in range(round + 1, last + 1)]
+        later = [drawn.delivery(t, with_old=True).old for t in range(round + 1, last + 1)]
         tests = [
             pool
             for t in range(round, last + 1)
-            for pool in benchmark.test_pools(t)
+            for pool in drawn.test_pools(t)
             if set(classes) & set(pool.classes)
         ]
         for name in classes[::7]:
@@ -163,22 +163,22 @@ def test_of_100_images_70_are_trained_on_and_30_held_out_for_good(benchmark: Ben
             assert all(shown(pool, name) == images for pool in later)
             held_out = shown(tests[0], name)
             assert all(shown(pool, name) == held_out for pool in tests)
-            assert sorted([*images, *held_out]) == benchmark.table.rows_of(name).tolist()
+            assert sorted([*images, *held_out]) == drawn.table.rows_of(name).tolist()
 
 
 def test_no_test_ever_shows_an_image_that_was_trained_or_validated_on(
-    benchmark: Benchmark,
+    drawn: Benchmark,
 ) -> None:
-    last = benchmark.delivery(benchmark.n_rounds - 1, with_old=True)
+    last = drawn.delivery(drawn.n_rounds - 1, with_old=True)
     touched = {*shown(last.old), *shown(last.new), *shown(last.val)}
-    for round in range(benchmark.n_rounds):
-        for pool in benchmark.test_pools(round):
+    for round in range(drawn.n_rounds):
+        for pool in drawn.test_pools(round):
             assert not touched & set(shown(pool)), pool.name
 
 
-def test_validation_is_the_same_in_every_round(benchmark: Benchmark) -> None:
-    pools = [benchmark.delivery(round).val for round in range(benchmark.n_rounds)]
-    assert all(pool.classes == benchmark.split.val for pool in pools)
+def test_validation_is_the_same_in_every_round(drawn: Benchmark) -> None:
+    pools = [drawn.delivery(round).val for round in range(drawn.n_rounds)]
+    assert all(pool.classes == drawn.split.val for pool in pools)
     assert all(shown(pool) == shown(pools[0]) for pool in pools)
 
 

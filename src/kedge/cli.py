@@ -444,9 +444,9 @@ COMMANDS = {
 
 def main() -> None:
     """Entry point: errors for the user are one sentence, a traceback means a bug."""
-    # Threads that wait shall sleep. By default they spin, and where another program wants the
-    # same cores a training step then takes many times as long. Read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that wait for each other shall go to sleep soon. By default they spin, and where
+    # another program wants a core a training step takes 20 times as long. See LOG.md.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
     try:
         _parse(sys.argv[1:]).run(Console())
     except KedgeError as error:

@@ -6,6 +6,7 @@ code, and the same content gives the same bytes.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -28,6 +29,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+            if not _alive(left.suffixes[-2]):  # killed while it wrote
+                left.unlink(missing_ok=True)
         part.touch()
         mode = part.stat().st_mode  # as the user's umask has it; safetensors would give less
         write(part)
@@ -44,6 +48,17 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):  # where it could not even be made
             part.unlink(missing_ok=True)
+
+
+def _alive(process: str) -> bool:
+    """Whether a process id, written as '.1234', is that of a running process."""
+    try:
+        os.kill(int(process.removeprefix(".")), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ terminal, finished lines are printed and bars are not.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
+LINE_EVERY = 30  # seconds
 Tick = Callable[[int], None]  # told how much has just been done
 _shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
 
@@ -32,7 +34,10 @@ def display() -> Iterator[None]:
         TextColumn("left"),
         TimeLeftColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Without a terminal a bar would leave but an empty line.
+    bars = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not bars) as progress:
         token = _shown.set(progress)
         try:
             yield
@@ -50,12 +55,31 @@ def task(description: str, total: int) -> Iterator[Tick]:
     progress = _shown.get()
     if progress is None:
         yield silent
-        return
-    bar = progress.add_task(description, total=total)
-    try:
-        yield lambda n: progress.advance(bar, n)
-    finally:
-        progress.remove_task(bar)
+    elif progress.disable:
+        yield _lines(description, total)
+    else:
+        bar = progress.add_task(description, total=total)
+        try:
+            yield lambda n: progress.advance(bar, n)
+        finally:
+            progress.remove_task(bar)
+
+
+def _lines(description: str, total: int) -> Tick:
+    """Where there is no terminal: a line every half minute, as a log wants it."""
+    began = last = time.monotonic()
+    done = 0
+
+    def tick(n: int) -> None:
+        nonlocal last, done
+        done += n
+        now = time.monotonic()
+        if now - last >= LINE_EVERY:
+            last = now
+            left = (now - began) / done * (total - done)
+            note(f"{description}: {done} of {total}, about {left:.0f} s left")
+
+    return tick
 
 
 def note(text: str) -> None:

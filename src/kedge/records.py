@@ -111,7 +111,7 @@ class Record:
         at = [p for p in self.pairs if (p.round, p.pool) == (round, pool)]
         forth = [p.difference for p in at if (p.a, p.b) == (a, b)]
         back = [p.difference for p in at if (p.a, p.b) == (b, a)]
-        return average([*forth, *(replace(d, mean=-d.mean) for d in back)])
+        return average(forth or [replace(d, mean=-d.mean) for d in back])
 
     def save(self, path: str | Path) -> None:
         text = json.dumps(asdict(self), indent=1, ensure_ascii=False)

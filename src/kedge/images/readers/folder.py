@@ -18,7 +18,6 @@ from kedge.images.table import ImageTable
 
 LARGEST = 84  # px: the size chosen for photographs, as in the paper
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def read_folder(
@@ -78,7 +77,7 @@ def read_files(
     def decode(file: Path) -> np.ndarray | None:
         try:
             return _decode(file, image_size, n_channels)
-        except UNREADABLE:
+        except Exception:  # a damaged file makes Pillow's decoders raise anything
             return None
 
     pixels = np.empty((len(files), n_channels, image_size, image_size), dtype=np.uint8)
@@ -116,7 +115,7 @@ def _decode(file: Path, image_size: int, n_channels: int) -> np.ndarray:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except (SyntaxError, ValueError):  # the picture is fine, what the camera wrote of it is not
+    except Exception:  # the picture may be fine where what the camera wrote of it is not
         return image
 
 
@@ -128,7 +127,7 @@ def _look(files: Sequence[Path], most: int = 200) -> tuple[int, int]:
             with Image.open(file, formats=FORMATS) as image:
                 sides.append(min(image.size))
                 grey = grey and (image.mode in ("1", "L", "LA") or image.mode.startswith("I;16"))
-        except UNREADABLE:
+        except Exception:  # counted when all of them are decoded
             continue
     if not sides:
         raise KedgeError(f"{files[0].parent.parent}: none of the images could be read.")
