@@ -1,29 +1,23 @@
-"""The commands. Only this file knows the command line; each command is a few lines of the API.
+"""What each command takes and does: a few lines of the API.
 
 Heavy imports stand inside the commands, so that help and `kedge paper` answer at once.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
-import re
-import shutil
 import sys
-import textwrap
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
+from tyro.conf import Positional, arg
 
-from kedge import __version__
+from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Validation
 from kedge.config import OWN_IMAGES, SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError
 
@@ -31,34 +25,6 @@ if TYPE_CHECKING:
     from kedge.model import Model
 
 SMALL = BackboneConfig(width=32)
-
-Data = Annotated[
-    str,
-    arg(
-        metavar="DATA",
-        help="A folder with one sub-folder of images per class, a packed image file, or "
-        "'drawings' for the embedded ones.",
-    ),
-]
-Validation = Annotated[
-    str | None,
-    arg(
-        metavar="DATA",
-        help="Images of other classes to measure progress on.",
-        help_behavior_hint="(default: some of DATA's classes are set apart)",
-    ),
-]
-ModelFile = Annotated[
-    Path, arg(metavar="MODEL", help="Model file, as written by 'kedge train' or 'kedge update'.")
-]
-NewModelFile = Annotated[
-    Path,
-    arg(
-        metavar="MODEL",
-        help="Model file to write, such as base.kedge; an existing one is never overwritten.",
-    ),
-]
-Seed = Annotated[int, arg(help="Every random choice follows from this number.")]
 
 
 @dataclass(frozen=True)
@@ -387,6 +353,17 @@ class Paper:
             console.print(paper.render(paper.table(self.table)))
 
 
+COMMANDS = {
+    "bench": Bench,
+    "train": Train,
+    "update": Update,
+    "evaluate": Evaluate,
+    "predict": Predict,
+    "report": Report,
+    "paper": Paper,
+}
+
+
 def _claim(out: Path) -> Path:
     """Where the state of the training is kept until the model is there."""
     if out.exists():
@@ -429,67 +406,3 @@ def _show_predictions(
     for file, name, p in rows:
         table.add_row(escape(str(file)), escape(name), f"{100 * p:.1f}%")
     console.print(table)
-
-
-COMMANDS = {
-    "bench": Bench,
-    "train": Train,
-    "update": Update,
-    "evaluate": Evaluate,
-    "predict": Predict,
-    "report": Report,
-    "paper": Paper,
-}
-
-
-def main() -> None:
-    """Entry point: errors for the user are one sentence, a traceback means a bug."""
-    # Threads that wait for each other shall go to sleep soon. By default they spin, and where
-    # another program wants a core a training step takes 20 times as long. See LOG.md.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
-    try:
-        _parse(sys.argv[1:]).run(Console())
-    except KedgeError as error:
-        sys.exit(f"kedge: {error}")
-    except KeyboardInterrupt:
-        trains = sys.argv[1:2] in (["bench"], ["train"], ["update"])
-        said = "stopped; the same command continues from here" if trains else "stopped"
-        print(f"kedge: {said}.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # whoever read our output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-
-
-def _parse(args: list[str]) -> Any:
-    """A command's own help is long; in the list of commands each has its first line."""
-    if args == ["--version"]:
-        print(f"kedge {__version__}")
-        sys.exit()
-    if args and args[0] in COMMANDS:
-        kind: Any = COMMANDS[args.pop(0)]
-        prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)
-    else:
-        lines = {name: (kind.__doc__ or "").split("\n")[0] for name, kind in COMMANDS.items()}
-        kind = Union[  # noqa: UP007
-            tuple(
-                Annotated[kind, subcommand(name, description=lines[name])]
-                for name, kind in COMMANDS.items()
-            )
-        ]
-        prog, about = "kedge", "Few-shot image classifiers that keep getting better."
-    return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
-
-
-def _filled(kind: type) -> str:
-    """A command's help in lines that fit; the indent keeps tyro from joining them again."""
-    width = min(80, shutil.get_terminal_size().columns)
-    lines: list[str] = []
-    for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n"):
-        for item in re.split(r"\n(?=- )", paragraph):
-            hang = "   " if item.startswith("- ") else " "
-            lines += textwrap.wrap(
-                " ".join(item.split()), width, initial_indent=" ", subsequent_indent=hang
-            )
-        lines.append("")
-    return "\n".join(lines)

@@ -1,0 +1,75 @@
+"""The command line: which command is meant, its help, and how errors are told.
+
+Only this folder knows tyro.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import sys
+import textwrap
+from typing import Annotated, Any, Union
+
+import tyro
+from rich.console import Console
+from tyro.conf import OmitArgPrefixes, subcommand
+
+from kedge import __version__
+from kedge.cli.commands import COMMANDS
+from kedge.errors import KedgeError
+
+
+def main() -> None:
+    """Entry point: errors for the user are one sentence, a traceback means a bug."""
+    # Threads that wait for each other shall go to sleep soon. By default they spin, and where
+    # another program wants a core a training step takes 20 times as long. See LOG.md.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
+    try:
+        _parse(sys.argv[1:]).run(Console())
+    except KedgeError as error:
+        sys.exit(f"kedge: {error}")
+    except KeyboardInterrupt:
+        trains = sys.argv[1:2] in (["bench"], ["train"], ["update"])
+        said = "stopped; the same command continues from here" if trains else "stopped"
+        print(f"kedge: {said}.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _parse(args: list[str]) -> Any:
+    """A command's own help is long; in the list of commands each has its first line."""
+    if args == ["--version"]:
+        print(f"kedge {__version__}")
+        sys.exit()
+    if args and args[0] in COMMANDS:
+        kind: Any = COMMANDS[args.pop(0)]
+        prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)
+    else:
+        lines = {name: (kind.__doc__ or "").split("\n")[0] for name, kind in COMMANDS.items()}
+        kind = Union[  # noqa: UP007
+            tuple(
+                Annotated[kind, subcommand(name, description=lines[name])]
+                for name, kind in COMMANDS.items()
+            )
+        ]
+        prog, about = "kedge", "Few-shot image classifiers that keep getting better."
+    return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
+
+
+def _filled(kind: type) -> str:
+    """A command's help in lines that fit; the indent keeps tyro from joining them again."""
+    width = min(80, shutil.get_terminal_size().columns)
+    lines: list[str] = []
+    for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n"):
+        for item in re.split(r"\n(?=- )", paragraph):
+            hang = "   " if item.startswith("- ") else " "
+            lines += textwrap.wrap(
+                " ".join(item.split()), width, initial_indent=" ", subsequent_indent=hang
+            )
+        lines.append("")
+    return "\n".join(lines)
