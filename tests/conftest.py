@@ -77,6 +77,8 @@ def start(
         stderr=stderr,
         text=True,
         encoding="utf-8",
+        # A shell that runs the tests in the background has told them to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
@@ -138,9 +140,9 @@ class Ready:
         self.start(code, cwd)
         return self.wait()
 
-    def kedge(self, *args: str | Path, cwd: Path | None = None) -> Ended:
+    def kedge(self, *args: str | Path, cwd: Path | None = None, first: str = "") -> Ended:
         words = ["kedge", *map(str, args)]
-        return self(f"import sys, kedge.cli; sys.argv = {words!r}; kedge.cli.main()", cwd)
+        return self(f"{first}import sys, kedge.cli; sys.argv = {words!r}; kedge.cli.main()", cwd)
 
     def start(self, code: str, cwd: Path | None = None) -> int:
         """Returns the id of the process."""

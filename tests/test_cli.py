@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -182,34 +181,35 @@ def test_typo_names_what_was_typed(kedge: Kedge, typo: str, tmp_path: Path) -> N
 # ── stopped and continued ────────────────────────────────────────────────────────────────────
 
 
+CTRL_C = """
+import os, signal, kedge.durable
+write = kedge.durable.write_atomically
+def write_then_stop(path, fill):
+    write(path, fill)
+    os.kill(os.getpid(), signal.SIGINT)
+kedge.durable.write_atomically = write_then_stop
+"""
+
+
 @pytest.fixture(scope="module")
-def stopped(
-    kedge: Kedge,
-    ready: Ready,
-    signal_when: Callable[..., None],
-    first: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
+def stopped(ready: Ready, first: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Ctrl-C after the first epoch, then the same command again."""
     folder = tmp_path_factory.mktemp("stopped")
     out = folder / "[v2] base.kedge"
     command = ["train", first, "--out", out, *SHORT, "--epochs", "3", "--episodes", "20"]
     command += ["--val-episodes", "40", "--width", "4", "--seed", "3"]
-    process = kedge.start(*command)
-    signal_when(process, folder / f"{out.name}.training", signal.SIGINT)
-    printed = process.communicate(timeout=60)
+    stopped = ready.kedge(*command, first=CTRL_C)
     left = [path.name for path in folder.iterdir()]
     other = ready.kedge(*command[:-1], "4")
     again = ready.kedge(*command)
-    return {"rc": process.returncode, "printed": printed, "left": left, "out": out,
-            "other": other, "again": again}  # fmt: skip
+    return {"stopped": stopped, "left": left, "out": out, "other": other, "again": again}
 
 
 def test_stopped_training_says_so_and_keeps_its_state(stopped: dict[str, Any]) -> None:
-    out, err = stopped["printed"]
-    assert stopped["rc"] == 130
-    assert out == ""
-    assert err.strip() == "kedge: stopped; the same command continues from here."
+    assert stopped["stopped"].rc == 130
+    assert stopped["stopped"].out == ""
+    said = stopped["stopped"].err.strip()
+    assert said == "kedge: stopped; the same command continues from here."
     assert stopped["left"] == ["[v2] base.kedge.training"]
 
 

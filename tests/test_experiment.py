@@ -296,3 +296,58 @@ def test_impossible_experiment_is_refused_when_it_is_built(
 ) -> None:
     with pytest.raises(KedgeError, match=complaint):
         replace(TINY, **change)
+
+
+# ── the folder, the bar and where numbers come from ──────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"episode": EpisodeShape(n_way=5, n_shot=20, n_query=15)}, "has 30 images"),
+        ({"backbone": BackboneConfig("vgg")}, "no backbone 'vgg'"),
+    ],
+)
+def test_what_cannot_work_is_found_before_the_folder_is_claimed(
+    tmp_path: Path, change: dict[str, Any], fault: str
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KedgeError, match=fault):
+        run_experiment(replace(TINY, **change), folder)
+    assert not folder.exists()
+
+
+def test_seeds_that_are_asked_for_later_join_the_record(copy: Path) -> None:
+    record = run_experiment(replace(TINY, methods=("NU",), seeds=(1,)), copy)
+    assert record.seeds == (0, 1)
+    assert record.methods == ("NU", "FT", "IDA")
+    assert len(record.runs) == 2 * 3 * 2  # seeds × methods × rounds
+
+
+def test_the_bar_counts_what_is_trained(
+    monkeypatch: pytest.MonkeyPatch, copy: Path, tmp_path: Path
+) -> None:
+    bars: dict[str, list[int]] = {}
+
+    @contextlib.contextmanager
+    def task(description: str, total: int) -> Any:
+        bar = bars[description] = [total, 0]
+
+        def tick(n: int) -> None:
+            bar[1] += n
+
+        yield tick
+
+    monkeypatch.setattr("kedge.progress.task", task)
+    run_experiment(replace(TINY, methods=("NU", "FT")), tmp_path / "fresh")
+    assert bars["drawings: training episodes"] == [40, 40]  # the base round and FT
+    run_experiment(TINY, copy)
+    assert bars["drawings: training episodes"] == [0, 0]
+
+
+def test_a_second_look_does_not_change_who_made_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, copy: Path
+) -> None:
+    before = Record.load(copy / "record.json").environment
+    monkeypatch.setattr("kedge.experiment.environment", lambda: {"commit": "another"})
+    assert run_experiment(TINY, copy).environment == before

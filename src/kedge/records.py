@@ -82,10 +82,14 @@ class Record:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all runs; where they differ, all that was used."""
+        """Of all runs; where they differ, all that was used, and of the dates first and last."""
         kinds = [run.environment for run in self.runs]
-        keys = dict.fromkeys(key for kind in kinds for key in kind)
-        return {k: " / ".join(dict.fromkeys(e[k] for e in kinds if k in e)) for k in keys}
+        found: dict[str, list[str]] = {}
+        for key, value in (item for kind in kinds for item in kind.items()):
+            found.setdefault(key, []).append(value)
+        if dates := found.get("date"):
+            found["date"] = [min(dates), max(dates)]
+        return {key: " / ".join(dict.fromkeys(values)) for key, values in found.items()}
 
     @property
     def rounds(self) -> tuple[int, ...]:
