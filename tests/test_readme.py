@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kedge.records import Record
+from kedge.report import write_report
 from kedge.report.renderings import to_markdown
 from kedge.report.tables import all_tables
 
@@ -24,6 +25,13 @@ def test_every_table_is_rendered_from_its_committed_record(folder: str, shown: s
 
 def test_a_table_is_shown() -> None:
     assert SHOWN
+
+
+@pytest.mark.parametrize("record", sorted((ROOT / "records").rglob("record.json")))
+def test_tables_beside_a_record_are_rendered_from_it(record: Path, tmp_path: Path) -> None:
+    write_report(Record.load(record), tmp_path)
+    for name in ("table.md", "table.tex"):
+        assert (record.parent / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_every_picture_and_linked_file_is_there() -> None:

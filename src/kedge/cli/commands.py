@@ -53,7 +53,7 @@ class Bench:
     protocol: Annotated[
         Positional[str],
         arg(
-            metavar="PROTOCOL",
+            metavar="[PROTOCOL]",
             help="Which classes play which role: drawings (from natural to man-made things), "
             "drawings-reverse, drawings-random, or drawings-4-rounds (new classes come four "
             "times).",
@@ -338,7 +338,7 @@ class Paper:
     table: Annotated[
         Positional[str | None],
         arg(
-            metavar="TABLE",
+            metavar="[TABLE]",
             help="Name or number of a table, such as mini-pn or 1.",
             help_behavior_hint="(default: list them)",
         ),
