@@ -6,9 +6,10 @@ The text below a field is its help on the command line.
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kedge.errors import KedgeError
 
@@ -20,21 +21,47 @@ def require(holds: bool, sentence: str) -> None:
         raise KedgeError(sentence)
 
 
+Count = int | tuple[int, int]  # the same in every episode, or drawn for each: least and most
+
+
 @dataclass(frozen=True)
 class EpisodeShape:
     """The small classification problems that the model practises on and is tested on."""
 
-    n_way: int = 5
-    """Classes in each episode."""
-    n_shot: int = 5
-    """Labelled example images per class in each episode."""
+    n_way: Count = 5
+    """Classes in each episode; two numbers are a range from which each episode draws its own."""
+    n_shot: Count = 5
+    """Labelled example images per class in each episode; two numbers are a range."""
     n_query: int = 15
     """Images per class that have to be classified in each episode."""
 
     def __post_init__(self) -> None:
-        require(self.n_way >= 2, f"--n-way is {self.n_way}: an episode needs at least 2 classes.")
-        require(self.n_shot >= 1, f"--n-shot is {self.n_shot}: at least 1 example is needed.")
+        require(self.ways[0] >= 2, f"--n-way is {self.ways[0]}: an episode needs at least 2 classes.")
+        require(self.shots[0] >= 1, f"--n-shot is {self.shots[0]}: at least 1 example is needed.")
         require(self.n_query >= 1, f"--n-query is {self.n_query}: at least 1 query is needed.")
+        for name, (least, most) in (("--n-way", self.ways), ("--n-shot", self.shots)):
+            require(least <= most, f"{name}: the range {least} {most} must start with the lesser.")
+
+    @property
+    def ways(self) -> tuple[int, int]:
+        return _range(self.n_way)
+
+    @property
+    def shots(self) -> tuple[int, int]:
+        return _range(self.n_shot)
+
+    def __str__(self) -> str:
+        """'5-way 1-shot', '5–10-way 1–5-shot'."""
+        return f"{counted(self.n_way)}-way {counted(self.n_shot)}-shot"
+
+
+def _range(count: Count) -> tuple[int, int]:
+    return (count, count) if isinstance(count, int) else count
+
+
+def counted(count: Count) -> str:
+    least, most = _range(count)
+    return str(least) if least == most else f"{least}–{most}"
 
 
 @dataclass(frozen=True)
@@ -51,11 +78,15 @@ class Schedule:
     """Learning rate of Adam at the start of a round."""
     patience: int = 3
     """Halve the learning rate when validation has not improved for more than this many epochs."""
+    tasks: Literal["uniform", "hard"] = "uniform"
+    """Which classes make a training episode: any, or, every other time, ones that are hard to tell
+    apart (near each other by Task2Vec)."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "episodes", "val_episodes"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')} must be at least 1.")
         require(self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
+        require(self.tasks in ("uniform", "hard"), "--tasks must be uniform or hard.")
         require(self.patience >= 0, f"--patience is {self.patience}: it must not be negative.")
 
 
@@ -84,7 +115,9 @@ class HeadConfig:
     """How a feature is compared with the classes of an episode."""
 
     head: str = "prototype"
-    """prototype: distance to the mean of each class's examples."""
+    """prototype (distance to the mean of each class's examples), ecm (distance to a learned point,
+    after a learned linear map) or ridge (a linear classifier by ridge regression). With options in
+    quotes: 'ecm training=inner'."""
     temperature: float = 2.0
     """Divides every score before the softmax in training; does not change who wins."""
 
@@ -126,11 +159,26 @@ def from_dict(kind: type[T], data: Any) -> T:
 def _convert(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value)
-    if hint in (int, float, str):
-        fits = isinstance(value, (int, float) if hint is float else hint)
-        require(fits and not isinstance(value, bool), f"{value!r} must be of type {hint.__name__}.")
-    origin = typing.get_origin(hint)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _either(inner, value)
     if origin is tuple and isinstance(value, list):
-        inner = typing.get_args(hint)[0]
-        return tuple(_convert(inner, item) for item in value)
+        each = inner[:1] * len(value) if Ellipsis in inner else inner
+        require(len(each) == len(value), f"{value!r} must hold {len(inner)} values.")
+        return tuple(_convert(kind, item) for kind, item in zip(each, value, strict=True))
+    if hint in (int, float, str, types.NoneType) or origin is tuple:
+        wanted = (int, float) if hint is float else origin or hint
+        fits = isinstance(value, wanted) and not isinstance(value, bool)
+        require(fits, f"{value!r} must be of type {(origin or hint).__name__}.")
     return value
+
+
+def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The first kind that the value fits."""
+    for kind in kinds:
+        try:
+            return _convert(kind, value)
+        except KedgeError:
+            continue
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    raise KedgeError(f"{value!r} must be of type {names}.")

@@ -9,6 +9,7 @@ Shapes: e episodes, k ways, s shots, q queries.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,44 +24,77 @@ from kedge.protocol import Pool
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Positions within a pool; the first `n_shot` of each way are support, the rest queries."""
+    """Positions within a pool. Of each way, support stands before the queries.
+
+    Where ways and shots are drawn for each episode, `positions` has room for the most of them: an
+    episode has the first `n_way[i]` ways, and the last `n_shot[i]` of the places for support.
+    """
 
     positions: Int64[Tensor, "e k s_plus_q"]
     classes: Int64[Tensor, "e k"]  # index into the pool's classes
-    n_shot: int
+    n_way: tuple[int, ...]  # of each episode
+    n_shot: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def episode(self, i: int) -> tuple[Int64[Tensor, "k s_plus_q"], Int64[Tensor, " k"]]:
+        """Positions and classes of one episode, without empty room."""
+        k, unused = self.n_way[i], max(self.n_shot) - self.n_shot[i]
+        return self.positions[i, :k, unused:], self.classes[i, :k]
+
+    def alike(self) -> Iterator[tuple[Int64[Tensor, " m"], Int64[Tensor, "m k s_plus_q"], int]]:
+        """Episodes of the same ways and shots together: which they are, positions, shots."""
+        shapes = np.array([self.n_way, self.n_shot]).T
+        for k, s in np.unique(shapes, axis=0).tolist():
+            which = torch.from_numpy((shapes == (k, s)).all(1).nonzero()[0])
+            yield which, self.positions[which, :k, max(self.n_shot) - s :], s
 
 
 def check_pool(pool: Pool, shape: EpisodeShape) -> None:
     """Say which class or option is at fault, before any time is spent on training."""
     n_classes = len(pool.classes)
-    if n_classes < shape.n_way:
+    most_ways, most_shots = shape.ways[1], shape.shots[1]
+    if n_classes < most_ways:
         raise KedgeError(
             f"The {pool.name} pool has {n_classes} class{'es' if n_classes != 1 else ''}, but an "
-            f"episode needs {shape.n_way} (n_way): add classes or lower --n-way."
+            f"episode needs {most_ways} (n_way): add classes or lower --n-way."
         )
-    need = shape.n_shot + shape.n_query
+    need = most_shots + shape.n_query
     least = int(pool.counts.argmin())
     if pool.counts[least] < need:
         raise KedgeError(
             f"Class '{pool.classes[least]}' has {int(pool.counts[least])} images in the "
-            f"{pool.name} pool, but an episode needs {need} of each class ({shape.n_shot} shots "
+            f"{pool.name} pool, but an episode needs {need} of each class ({most_shots} shots "
             f"+ {shape.n_query} queries): add images, or lower --n-shot or --n-query."
         )
 
 
 def plan_episodes(
-    pool: Pool, shape: EpisodeShape, n_episodes: int, rng: np.random.Generator
+    pool: Pool,
+    shape: EpisodeShape,
+    n_episodes: int,
+    rng: np.random.Generator,
+    nearest: Int64[Tensor, "classes others"] | None = None,
 ) -> Plan:
-    """Uniform episodes: distinct classes, then distinct images of each, sizes as they come."""
+    """Distinct classes, then distinct images of each, sizes as they come.
+
+    Classes are drawn uniformly. Given for each class all others, the nearest first, every other
+    episode is a hard one on average; see `kedge.task2vec`.
+    """
     check_pool(pool, shape)
-    classes = _distinct(rng, n_episodes, len(pool.classes), shape.n_way)
+    most_ways, most_shots = shape.ways[1], shape.shots[1]
+    if nearest is None:
+        classes = _distinct(rng, n_episodes, len(pool.classes), most_ways)
+    else:
+        classes = _hard(rng, n_episodes, nearest, most_ways)
     counts = pool.counts.numpy()[classes]
-    within = _distinct_below(rng, counts, shape.n_shot + shape.n_query)
+    within = _distinct_below(rng, counts, most_shots + shape.n_query)
     positions = pool.starts.numpy()[classes][..., None] + within
-    return Plan(torch.from_numpy(positions), torch.from_numpy(classes), shape.n_shot)
+    n_way, n_shot = (_drawn(rng, n_episodes, *r) for r in (shape.ways, shape.shots))
+    # The plan's room is for the most shots that were drawn, which may be fewer than allowed.
+    positions = positions[:, :, most_shots - max(n_shot) :]
+    return Plan(torch.from_numpy(positions), torch.from_numpy(classes), n_way, n_shot)
 
 
 def plan_anchors(
@@ -74,6 +108,26 @@ def plan_anchors(
 def _distinct(rng: np.random.Generator, rows: int, n: int, k: int) -> np.ndarray:
     """`rows` draws of k distinct numbers below n: the places of the k smallest of n keys."""
     return rng.random((rows, n), dtype=np.float32).argsort(axis=1, kind="stable")[:, :k]
+
+
+def _hard(
+    rng: np.random.Generator, rows: int, nearest: Int64[Tensor, "classes others"], k: int
+) -> np.ndarray:
+    """With probability ½ a class and k−1 of its 2(k−1) nearest, otherwise any classes."""
+    uniform = _distinct(rng, rows, len(nearest), k)
+    first = uniform[:, :1]
+    n_near = min(2 * (k - 1), nearest.shape[1])
+    near = nearest.numpy()[first[:, 0]]
+    others = np.take_along_axis(near, _distinct(rng, rows, n_near, k - 1), axis=1)
+    hard = rng.random((rows, 1)) < 0.5
+    return np.where(hard, np.concatenate([first, others], axis=1), uniform)
+
+
+def _drawn(rng: np.random.Generator, n: int, least: int, most: int) -> tuple[int, ...]:
+    """Nothing is drawn where there is no choice, so that a range of one equals a number."""
+    if least == most:
+        return (least,) * n
+    return tuple(rng.integers(least, most + 1, size=n).tolist())
 
 
 def _distinct_below(rng: np.random.Generator, counts: np.ndarray, k: int) -> np.ndarray:

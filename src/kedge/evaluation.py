@@ -54,35 +54,49 @@ def episode_accuracies(
     head: Head, features: Float[Tensor, "positions d"], plan: Plan
 ) -> Float64[Tensor, " e"]:
     """Per cent of the queries that are right, for each episode of the plan."""
-    _, k, n = plan.positions.shape
-    per_chunk = max(1, CHUNK // (k * n * features.shape[1]))
-    targets = torch.arange(k, device=features.device).repeat_interleave(n - plan.n_shot)
-    accuracies = []
-    for positions in plan.positions.split(per_chunk):
-        z = features[positions.to(features.device)]  # episodes, ways, images, d
-        representatives = head.fit(z[:, :, : plan.n_shot])
-        logits = head.logits(z[:, :, plan.n_shot :].flatten(1, 2), representatives)
-        right = logits.argmax(-1) == targets
-        accuracies.append(100 * right.double().mean(1))
-    return torch.cat(accuracies).cpu()
+    accuracies = torch.empty(len(plan), dtype=torch.float64)
+    for which, positions, n_shot in plan.alike():
+        _, k, n = positions.shape
+        per_chunk = max(1, CHUNK // (k * n * features.shape[1]))
+        targets = torch.arange(k, device=features.device).repeat_interleave(n - n_shot)
+        parts = []
+        for some in positions.split(per_chunk):
+            z = features[some.to(features.device)]  # episodes, ways, images, d
+            representatives = head.fit(z[:, :, :n_shot])
+            logits = head.logits(z[:, :, n_shot:].flatten(1, 2), representatives)
+            right = logits.argmax(-1) == targets
+            parts.append(100 * right.double().mean(1))
+        accuracies[which] = torch.cat(parts).cpu()
+    return accuracies
+
+
+@dataclass(frozen=True)
+class Test:
+    """A pool of classes and the episodes it is tested with."""
+
+    name: str  # of the result
+    pool: Pool
+    shape: EpisodeShape
 
 
 def evaluate(
-    model: Model, pools: Sequence[Pool], shape: EpisodeShape, n_episodes: int, seed: int
+    model: Model, tests: Sequence[Test], n_episodes: int, seed: int
 ) -> dict[str, Float64[Tensor, " e"]]:
-    """Accuracy of each test episode, by pool; pools of one table may share images.
+    """Accuracy of each test episode, by test; pools of one table may share images.
 
-    The episodes of a pool depend on its name and the seed alone, never on the model.
+    The episodes of a test depend on its name and the seed alone, never on the model.
     """
-    assert all(pool.table is pools[0].table for pool in pools), "pools of one table"
-    rows = torch.cat([pool.rows for pool in pools]).unique()
-    place = torch.zeros(len(pools[0].table), dtype=torch.int64)  # row → place among the features
+    table = tests[0].pool.table
+    assert all(test.pool.table is table for test in tests), "pools of one table"
+    rows = torch.cat([test.pool.rows for test in tests]).unique()
+    place = torch.zeros(len(table), dtype=torch.int64)  # row → place among the features
     place[rows] = torch.arange(len(rows))
     with task("testing: images", len(rows)) as tick:
-        features = model.embed_rows(pools[0].table, rows, tick)
+        features = model.embed_rows(table, rows, tick)
     accuracies = {}
-    for pool in pools:
-        plan = plan_episodes(pool, shape, n_episodes, generator("test", pool.name, seed))
-        own = features[place[pool.rows].to(features.device)]
-        accuracies[pool.name] = episode_accuracies(model.head, own, plan)
+    for test in tests:
+        rng = generator("test", test.name, seed)
+        plan = plan_episodes(test.pool, test.shape, n_episodes, rng)
+        own = features[place[test.pool.rows].to(features.device)]
+        accuracies[test.name] = episode_accuracies(model.head, own, plan)
     return accuracies

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from kedge.config import EpisodeShape, from_dict
 from kedge.durable import write_atomically
 from kedge.errors import KedgeError
 from kedge.evaluation import Score
@@ -31,11 +32,44 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class PoolInfo:
-    """A column of the table: a set of classes that were tested together."""
+    """A column of the table: a set of classes that were tested together.
+
+    Where there are several shapes of test episodes, the names of all but the first hold the shape:
+    "unseen" is the pool in the first shape, "unseen at 20-way 1-shot" the same pool in another.
+    """
 
     name: str  # "old", "new", "unseen", "unseen_both", … or "round_0", "round_1", …
     label: str  # for people: "unseen, old domain"
     n_classes: int
+    shape: EpisodeShape | None = None  # of the test episodes; None in records of early versions
+
+    @property
+    def pool(self) -> str:
+        """The name without the shape."""
+        return self.name.partition(" at ")[0]
+
+    @property
+    def first_shape(self) -> bool:
+        return self.pool == self.name
+
+
+@dataclass(frozen=True)
+class AnchorMove:
+    """Where a class was when its anchor was made and where it is now, on a plane.
+
+    The plane holds the two directions in which the base model's anchors differ most.
+    """
+
+    name: str  # of the class
+    stored: tuple[float, float]  # its anchor, as it was kept
+    now: tuple[float, float]  # what the anchor would be under this model: an oracle, for figures
+
+
+MEASURES = {  # what may stand in Run.measures
+    "anchor_drift": "mean ‖anchor − what it would be now‖ over the classes of earlier rounds",
+    "anchor_spread": "mean distance between two of the anchors that there would be now",
+    "anchor_plane": "share of the base anchors' variance that the plane of AnchorMove shows",
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +86,8 @@ class Run:
     peak_memory_mb: float
     kept_bytes_per_class: float  # what the method keeps of each class that is behind it
     environment: dict[str, str]  # commit, versions and machine that made it
+    measures: dict[str, float] = field(default_factory=dict)  # see MEASURES
+    anchors: tuple[AnchorMove, ...] = ()  # some classes of earlier rounds
 
 
 @dataclass(frozen=True)
@@ -156,11 +192,20 @@ def run_from_dict(data: dict[str, Any]) -> Run:
     return Run(
         **{
             **data,
-            "pools": tuple(PoolInfo(**pool) for pool in data["pools"]),
+            "pools": tuple(_pool(pool) for pool in data["pools"]),
             "scores": {name: Score(**score) for name, score in data["scores"].items()},
             "history": tuple(Epoch(**epoch) for epoch in data["history"]),
+            "anchors": tuple(
+                AnchorMove(a["name"], tuple(a["stored"]), tuple(a["now"]))
+                for a in data.get("anchors", ())
+            ),
         }
     )
+
+
+def _pool(data: dict[str, Any]) -> PoolInfo:
+    shape = data.get("shape")
+    return PoolInfo(**{**data, "shape": shape and from_dict(EpisodeShape, shape)})
 
 
 def average(scores: Iterable[Score]) -> Score:

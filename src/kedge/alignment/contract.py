@@ -1,17 +1,34 @@
 """What every alignment provides, and all that it is shown.
 
-Shapes: n images of the episode, d features, a anchors of r numbers each.
+Shapes: n images of the episode, d features, a anchors of r numbers each, k ways, s shots,
+q queries.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
+from kedge.config import EpisodeShape
 from kedge.heads import Head
+from kedge.model import Model
+from kedge.protocol import Pool
+
+Memory = dict[str, Tensor]  # what a method keeps from round to round beside the model's anchors
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """An old task, made of images that were kept, as both models see it."""
+
+    new: Float[Tensor, "k s_plus_q d"]  # under the backbone that is training
+    old: Float[Tensor, "k s_plus_q d"]  # under the teacher; carries no gradient
+    n_shot: int
 
 
 @dataclass(frozen=True)
@@ -21,16 +38,35 @@ class Sight:
     new: Float[Tensor, "n d"]  # features of the new images under the backbone that is training
     old: Float[Tensor, "n d"]  # the same images under the teacher; carries no gradient
     head: Head  # the teacher's
-    anchors: Float[Tensor, "a r"] | None  # drawn for this step; None if it asks for none
+    anchors: Float[Tensor, "a r"] | None = None  # drawn for this step; None if it asks for none
+    memory: Mapping[str, Tensor] = field(default_factory=dict)  # what the method has kept
+    new_weights: Mapping[str, Tensor] = field(default_factory=dict)  # of backbone and head, by name
+    old_weights: Mapping[str, Tensor] = field(default_factory=dict)  # the teacher's, same names
+    rehearsal: Rehearsal | None = None  # None if it asks for none
 
 
 class Alignment(ABC):
-    """A penalty that is 0 while nothing has changed. Options are the fields of a dataclass."""
+    """A penalty that is 0 while nothing has changed. Options are the fields of a dataclass.
 
-    @abstractmethod
-    def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
-        """How many anchors a step is held against; 0 if it does not use them."""
+    Only `penalty` has to be written. The rest says what a step needs besides the new images, and
+    what is kept after a round; by default nothing.
+    """
+
+    default_weight: ClassVar[float] = 1.0  # λ, where the user gives none
 
     @abstractmethod
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
         """Mean over the images; the method's λ is applied by the caller."""
+
+    def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
+        """How many anchors a step is held against; 0 if it does not use them."""
+        return 0
+
+    def rehearse(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape] | None:
+        """Where old tasks come from and how large they are, beside new ones of this shape."""
+        return None
+
+    def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
+        """What to keep when a round has ended, besides what was kept before it: `model` is what
+        the round made, `pool` holds the images it trained on, which are gone afterwards."""
+        return {}

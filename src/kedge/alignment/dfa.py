@@ -22,9 +22,6 @@ class DirectFeatureAlignment(Alignment):
     def __post_init__(self) -> None:
         require(self.dimensions in ("sum", "mean"), "DFA: dimensions must be 'sum' or 'mean'.")
 
-    def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
-        return 0
-
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
         squares = (sight.new - sight.old).square()
         return (squares.sum(1) if self.dimensions == "sum" else squares.mean(1)).mean()

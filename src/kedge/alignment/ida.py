@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from kedge.alignment.contract import Alignment, Sight
+from kedge.alignment.divergence import check_verdicts, divergence, sharper
 from kedge.config import require
 
 
@@ -24,8 +24,11 @@ class IndirectDiscriminantAlignment(Alignment):
     """mean_x KL( p(·|φ_old(x); anchors) ‖ p(·|φ_new(x); anchors) )"""
 
     anchors: int | Literal["ways", "all"] = "ways"  # per step: as many as an episode has ways
+    divergence: str = "kl"
+    temperature: float | None = None  # of the two softmaxes; None: the head's own
 
     def __post_init__(self) -> None:
+        check_verdicts("IDA", self.divergence, self.temperature)
         fits = self.anchors in ("ways", "all") or (
             isinstance(self.anchors, int) and self.anchors >= 2
         )
@@ -39,6 +42,5 @@ class IndirectDiscriminantAlignment(Alignment):
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
         require(sight.anchors is not None, "IDA needs anchors, and this model has none.")
         assert sight.anchors is not None
-        old = F.log_softmax(sight.head.logits(sight.old, sight.anchors), dim=-1)
-        new = F.log_softmax(sight.head.logits(sight.new, sight.anchors), dim=-1)
-        return F.kl_div(new, old, reduction="batchmean", log_target=True)
+        old, new = (sight.head.logits(z, sight.anchors) for z in (sight.old, sight.new))
+        return divergence(self.divergence, old, new, sharper(sight.head, self.temperature))

@@ -11,6 +11,7 @@ from kedge.config import HeadConfig
 from kedge.errors import KedgeError
 from kedge.heads.contract import Head
 from kedge.heads.prototype import PrototypeHead
+from kedge.options import check_options, keywords_of, parse_named
 
 __all__ = ["HEADS", "Head", "PrototypeHead", "build_head"]
 
@@ -20,7 +21,11 @@ HEADS: dict[str, type[Head]] = {
 
 
 def build_head(config: HeadConfig, n_features: int) -> Head:
-    if config.head not in HEADS:
+    """From a text such as 'prototype' or 'ecm training=inner'."""
+    named = parse_named(config.head, "Head")
+    if named.name not in HEADS:
         known = ", ".join(HEADS)
-        raise KedgeError(f"There is no head '{config.head}'; the known ones are {known}.")
-    return HEADS[config.head](n_features, config.temperature)
+        raise KedgeError(f"There is no head '{named.name}'; the known ones are {known}.")
+    kind = HEADS[named.name]
+    check_options(named, keywords_of(kind), "Head")
+    return kind(n_features, config.temperature, **named.options)

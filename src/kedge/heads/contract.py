@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 
 class Head(nn.Module, ABC):
-    """A discriminant. It may have parameters of its own, which train with the backbone."""
+    """A discriminant. It may have parameters of its own, which train with the backbone.
+
+    Options are keyword-only arguments of the constructor, with defaults.
+    """
 
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
@@ -20,7 +24,7 @@ class Head(nn.Module, ABC):
     def fit(
         self, support: Float[Tensor, "*e k s d"], present: Bool[Tensor, "*e k s"] | None = None
     ) -> Float[Tensor, "*e k r"]:
-        """One representative for each class of a task, from its examples.
+        """One representative for each class of a task, from its examples; differentiable.
 
         Where classes have different numbers of examples, `present` marks the real ones.
         """
@@ -32,11 +36,29 @@ class Head(nn.Module, ABC):
         """The discriminant of each feature, temperature included: softmax gives p(class)."""
 
     @abstractmethod
-    def loss(
-        self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, classes: Int64[Tensor, " k"]
-    ) -> Float[Tensor, ""]:
-        """What meta-training minimises on one episode, `classes` being places in the pool."""
+    def practise(
+        self,
+        episode: Float[Tensor, "k s_plus_q d"],
+        n_shot: int,
+        rows: Float[Tensor, "k r"] | None,
+    ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
+        """What meta-training practises on one episode: the logits of some of its images, and the
+        right answers. `rows` are those of the episode's classes; see `rows`."""
 
     @abstractmethod
-    def anchors(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
-        """What is kept of each class of a finished round, from all its training images."""
+    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"] | None:
+        """Representatives that are learned themselves while a round lasts, as they start: one for
+        each class that is trained on, from all its images. None if the head learns none."""
+
+    @abstractmethod
+    def anchors(
+        self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k r"] | None = None
+    ) -> Float[Tensor, "k r"]:
+        """What is kept of each class of a finished round, from all its training images, or from
+        the rows that were learned."""
+
+    def loss(
+        self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, rows: Float[Tensor, "k r"] | None
+    ) -> Float[Tensor, ""]:
+        """What meta-training minimises on one episode."""
+        return F.cross_entropy(*self.practise(episode, n_shot, rows))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -35,13 +34,21 @@ class PrototypeHead(Head):
         z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
         return (2 * z @ c.transpose(-1, -2) - z2 - c2) / self.temperature
 
-    def loss(
-        self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, classes: Int64[Tensor, " k"]
-    ) -> Float[Tensor, ""]:
+    def practise(
+        self,
+        episode: Float[Tensor, "k s_plus_q d"],
+        n_shot: int,
+        rows: Float[Tensor, "k d"] | None,
+    ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
         k, n, _ = episode.shape
         queries = episode[:, n_shot:].flatten(0, 1)
         targets = torch.arange(k, device=episode.device).repeat_interleave(n - n_shot)
-        return F.cross_entropy(self.logits(queries, self.fit(episode[:, :n_shot])), targets)
+        return self.logits(queries, self.fit(episode[:, :n_shot])), targets
 
-    def anchors(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k d"]:
+    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> None:
+        return None
+
+    def anchors(
+        self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k d"] | None = None
+    ) -> Float[Tensor, "k d"]:
         return torch.stack([of_class.mean(0) for of_class in features])

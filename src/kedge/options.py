@@ -1,0 +1,67 @@
+"""A thing and its options, written as one text: 'IDA lambda=5 anchors=all', 'ecm training=inner'.
+
+Methods and heads are named so in commands, recipes, records and figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kedge.errors import KedgeError
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name and its options, in the order in which they were written."""
+
+    name: str
+    options: dict[str, int | float | str]
+
+    @property
+    def label(self) -> str:
+        """The text again, tidied: what the same thing is always called."""
+        shown = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.options.items())
+        return " ".join([self.name, *shown])
+
+
+def parse_named(text: str, what: str) -> Named:
+    """`what` is for people: "Method", "Head"."""
+    name, *options = text.split() or [""]
+    given = dict(_option(f"{what} '{name} {option}'", option) for option in options)
+    if len(given) < len(options):
+        raise KedgeError(f"{what} '{text}': an option is given twice.")
+    return Named(name, given)
+
+
+def check_options(named: Named, known: list[str], what: str) -> None:
+    for key in named.options:
+        if key not in known:
+            knows = f"knows the options {', '.join(known)}" if known else "has no options"
+            raise KedgeError(f"{what} '{named.label}': {named.name} {knows}.")
+
+
+def fields_of(kind: type) -> list[str]:
+    """The options of a dataclass."""
+    return [f.name for f in dataclasses.fields(kind)]
+
+
+def keywords_of(function: Callable[..., Any]) -> list[str]:
+    """The options of a function or class: its keyword-only arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def _option(where: str, text: str) -> tuple[str, int | float | str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or not value:
+        raise KedgeError(f"{where}: write options as name=value.")
+    for convert in (int, float):
+        try:
+            return key, convert(value)
+        except ValueError:
+            continue
+    return key, value
