@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kedge.config import EpisodeShape
+from kedge.config import Count, EpisodeShape
 from kedge.episodes import check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
 from kedge.images.table import ImageTable
@@ -61,7 +61,7 @@ def test_any_shape_gives_distinct_classes_and_distinct_images_of_them(
     plan = plan_episodes(images, EpisodeShape(k, s, q), 50, generator("test", 0))
     assert plan.positions.shape == (50, k, s + q)
     assert plan.classes.shape == (50, k)
-    assert (plan.n_shot, len(plan)) == (s, 50)
+    assert (plan.n_way, plan.n_shot, len(plan)) == ((k,) * 50, (s,) * 50, 50)
     labels = images.table.labels[images.rows[plan.positions]]
     assert torch.equal(labels, plan.classes[..., None].expand_as(labels)), "an image of another way"
     for classes, positions in zip(plan.classes.tolist(), plan.positions.tolist(), strict=True):
@@ -196,3 +196,74 @@ def test_all_anchors_are_used_where_there_are_few() -> None:
 @pytest.mark.parametrize("n_anchors", [0, 8])
 def test_no_anchors_are_drawn_where_none_are_asked_for(n_anchors: int) -> None:
     assert plan_anchors(n_anchors, 0, 10, generator("anchors", 0)).shape == (10, 0)
+
+
+# ── ways and shots that are drawn for each episode ───────────────────────────────────────────
+
+
+def test_each_episode_draws_its_own_ways_and_shots() -> None:
+    images = pool([30 + i for i in range(12)])
+    shape = EpisodeShape((3, 8), (1, 5), 4)
+    plan = plan_episodes(images, shape, 400, generator("test", 0))
+    assert set(plan.n_way) == set(range(3, 9))
+    assert set(plan.n_shot) == set(range(1, 6))
+    assert len(set(zip(plan.n_way, plan.n_shot, strict=True))) == 30, "independent of each other"
+    for i in range(len(plan)):
+        positions, classes = plan.episode(i)
+        assert positions.shape == (plan.n_way[i], plan.n_shot[i] + 4)
+        assert len(set(classes.tolist())) == plan.n_way[i]
+        for row, c in zip(positions, classes, strict=True):
+            start = int(images.starts[c])
+            assert all(start <= p < start + int(images.counts[c]) for p in row.tolist())
+            assert len(set(row.tolist())) == len(row)
+
+
+def test_episodes_of_one_shape_come_together_and_none_is_lost() -> None:
+    plan = plan_episodes(pool([30] * 12), EpisodeShape((2, 4), (1, 3), 2), 60, generator("x"))
+    seen = []
+    for which, positions, n_shot in plan.alike():
+        for i, episode in zip(which.tolist(), positions, strict=True):
+            assert torch.equal(episode, plan.episode(i)[0])
+            assert n_shot == plan.n_shot[i]
+            seen.append(i)
+    assert sorted(seen) == list(range(60))
+
+
+def test_a_range_of_one_is_a_number() -> None:
+    plans = [
+        plan_episodes(pool([30] * 12), EpisodeShape(way, shot, 3), 20, generator("x"))
+        for way, shot in ((5, 2), ((5, 5), (2, 2)))
+    ]
+    assert torch.equal(plans[0].positions, plans[1].positions)
+    assert plans[0].n_shot == plans[1].n_shot
+
+
+@pytest.mark.parametrize(
+    ("way", "shot", "said"),
+    [((2, 13), 1, "episode needs 13"), (5, (1, 40), "needs 43 of each class")],
+)
+def test_a_pool_must_hold_the_most_of_a_range(way: Count, shot: Count, said: str) -> None:
+    with pytest.raises(KedgeError, match=said):
+        plan_episodes(pool([30] * 12), EpisodeShape(way, shot, 3), 1, generator("x"))
+
+
+# ── hard tasks ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_other_episode_is_made_of_near_classes() -> None:
+    """Class i and its nearest ones stand on a line: i ± 1, i ± 2, …"""
+    n, k = 40, 5
+    lines = [sorted((j for j in range(n) if j != i), key=lambda j: abs(i - j)) for i in range(n)]
+    nearest = torch.tensor(lines)
+    plan = plan_episodes(pool([10] * n), EpisodeShape(k, 1, 1), 4000, generator("x"), nearest)
+    near = [set(row[1:]) <= set(lines[row[0]][: 2 * (k - 1)]) for row in plan.classes.tolist()]
+    assert 0.47 < sum(near) / len(near) < 0.53
+    assert all(len(set(row)) == k for row in plan.classes.tolist())
+    firsts = plan.classes[:, 0].bincount(minlength=n)
+    assert firsts.min() > 60, "every class gets its turn"
+
+
+def test_hard_episodes_of_few_classes_use_all_there_are() -> None:
+    nearest = torch.tensor([[1, 2], [0, 2], [1, 0]])
+    plan = plan_episodes(pool([10] * 3), EpisodeShape(3, 1, 1), 50, generator("x"), nearest)
+    assert all(sorted(row) == [0, 1, 2] for row in plan.classes.tolist())

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kedge import evaluation
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig
+from kedge.config import BackboneConfig, Count, EpisodeShape, HeadConfig
 from kedge.episodes import Plan, plan_episodes
-from kedge.evaluation import Score, episode_accuracies, evaluate, paired
+from kedge.evaluation import Score, Trial, episode_accuracies, evaluate, paired
 from kedge.heads import HEADS, Head, build_head
 from kedge.images.table import ImageTable
 from kedge.model import Model, ModelConfig, new_model
@@ -43,6 +43,10 @@ def head(request: pytest.FixtureRequest) -> Head:
     return build_head(HeadConfig(request.param), 8).eval()
 
 
+def trials(*pools: Pool) -> list[Trial]:
+    return [Trial(pool.name, pool, SHAPE) for pool in pools]
+
+
 def features(table: ImageTable) -> Tensor:
     """Of every image: its class, half hidden by noise."""
     seeded = torch.Generator().manual_seed(1)
@@ -53,9 +57,10 @@ def features(table: ImageTable) -> Tensor:
 def slow_accuracies(head: Head, z: Tensor, plan: Plan) -> list[float]:
     """One episode, one query at a time."""
     accuracies = []
-    for episode in plan.positions:
-        representatives = head.fit(z[episode[:, : plan.n_shot]])
-        queries = [(way, i) for way, row in enumerate(episode) for i in row[plan.n_shot :]]
+    for number, n_shot in enumerate(plan.n_shot):
+        episode, _ = plan.episode(number)
+        representatives = head.fit(z[episode[:, :n_shot]])
+        queries = [(way, i) for way, row in enumerate(episode) for i in row[n_shot:]]
         right = [
             head.logits(z[i][None], representatives)[0].argmax().item() == way for way, i in queries
         ]
@@ -63,9 +68,9 @@ def slow_accuracies(head: Head, z: Tensor, plan: Plan) -> list[float]:
     return accuracies
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 5), (2, 1, 1), (7, 1, 9), (5, 5, 3)])
+@pytest.mark.parametrize("shape", [(3, 2, 5), (2, 1, 1), (7, 1, 9), (5, 5, 3), ((2, 5), (1, 4), 3)])
 def test_batched_accuracies_equal_a_loop_over_single_queries(
-    head: Head, table: ImageTable, shape: tuple[int, int, int]
+    head: Head, table: ImageTable, shape: tuple[Count, Count, int]
 ) -> None:
     plan = plan_episodes(whole("all", table), EpisodeShape(*shape), 15, generator("test", 0))
     fast = episode_accuracies(head, features(table), plan)
@@ -103,7 +108,7 @@ def test_a_model_is_scored_on_the_images_of_each_pool(table: ImageTable) -> None
     network = model(table)
     rows = tuple(table.rows_of(c)[3:] for c in ("c5", "c0", "c2", "c4"))
     pools = [whole("all", table), Pool("part", table, ("c5", "c0", "c2", "c4"), rows)]
-    got = evaluate(network, pools, SHAPE, 30, seed=4)
+    got = evaluate(network, trials(*pools), 30, seed=4)
     assert list(got) == ["all", "part"]
     for pool in pools:
         z = torch.cat([network.embed(table.images[row][None]) for row in pool.rows])
@@ -125,28 +130,28 @@ def test_every_model_is_tested_on_the_same_episodes(
     pool = whole("unseen", table)
     for seed in range(2):
         torch.manual_seed(seed)
-        evaluate(model(table, seed), [pool], SHAPE, 50, seed=3)
-    evaluate(model(table), [pool], SHAPE, 50, seed=4)
+        evaluate(model(table, seed), trials(pool), 50, seed=3)
+    evaluate(model(table), trials(pool), 50, seed=4)
     assert torch.equal(plans[0].positions, plans[1].positions)
     assert not torch.equal(plans[0].positions, plans[2].positions), "the seed changes them"
 
 
 def test_other_pools_beside_it_do_not_change_a_score(table: ImageTable) -> None:
     network = model(table)
-    alone = evaluate(network, [whole("b", table, ["c2", "c3", "c4"])], SHAPE, 40, 0)["b"]
+    alone = evaluate(network, trials(whole("b", table, ["c2", "c3", "c4"])), 40, 0)["b"]
     pools = [whole("a", table, ["c0", "c1", "c2"]), whole("b", table, ["c2", "c3", "c4"])]
-    assert torch.equal(evaluate(network, pools, SHAPE, 40, 0)["b"], alone)
+    assert torch.equal(evaluate(network, trials(*pools), 40, 0)["b"], alone)
 
 
 def test_evaluation_leaves_the_model_as_it_was(table: ImageTable) -> None:
     network = model(table)
     network.embedding.train()
     before = network.fingerprint
-    first = evaluate(network, [whole("all", table)], SHAPE, 20, 0)["all"]
+    first = evaluate(network, trials(whole("all", table)), 20, 0)["all"]
     assert network.fingerprint == before, "BatchNorm statistics included"
     assert network.embedding.training
     network.embedding.eval()
-    assert torch.equal(evaluate(network, [whole("all", table)], SHAPE, 20, 0)["all"], first)
+    assert torch.equal(evaluate(network, trials(whole("all", table)), 20, 0)["all"], first)
 
 
 # ── intervals ────────────────────────────────────────────────────────────────────────────────

@@ -1,8 +1,11 @@
 """Who plays which role, and who may read whose images."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kedge.alignment import Alignment, Sight
+from kedge.classes import imagenet_domains, official
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
 from kedge.errors import EntitlementError, KedgeError
 from kedge.images.drawings import domains, load_drawings
@@ -33,8 +37,22 @@ ROUNDS = {
     "drawings": (64, 64),
     "drawings-reverse": (64, 64),
     "drawings-random": (64, 64),
+    "drawings-many": (128, 128),
+    "drawings-2-rounds": (64, 32, 32),
     "drawings-4-rounds": (64, 16, 16, 16, 16),
+    "mini-imagenet": (32, 32),
+    "mini-imagenet-2-rounds": (32, 16, 16),
+    "tiered-imagenet": (176, 175),
+    "domain-imagenet": (32, 32),
+    "domain-imagenet-reverse": (32, 32),
+    "folder": (139, 138),  # of 345 classes
 }
+OFFICIAL = {
+    "mini-imagenet": "miniImageNet",
+    "mini-imagenet-2-rounds": "miniImageNet",
+    "tiered-imagenet": "tieredImageNet",
+}
+ILSVRC = sorted(name for part in imagenet_domains().values() for name in part)
 
 
 def marked_table(classes: Sequence[str], per_class: int, size: tuple[int, int]) -> ImageTable:
@@ -56,15 +74,25 @@ def shown(pool: Pool, name: str | None = None) -> list[int]:
     return numbers(pool.table.images[rows])
 
 
+@functools.cache
+def marked(of_imagenet: bool) -> ImageTable:
+    """All classes of ImageNet or of the drawings, each with 100 numbers for images."""
+    drawings = sorted(name for part in domains().values() for name in part)
+    return marked_table(ILSVRC if of_imagenet else drawings, 100, (1, 4))
+
+
+def split_of(name: str, seed: int) -> Split:
+    return protocol(name).draw(seed, marked("imagenet" in name))
+
+
 def marked_benchmark(name: str, seed: int) -> Benchmark:
-    """A named benchmark whose drawings are replaced by numbers."""
-    classes = [name for part in domains().values() for name in part]
-    return Benchmark(marked_table(sorted(classes), 100, (1, 4)), protocol(name).draw(seed))
+    """A named benchmark whose images are replaced by numbers."""
+    return Benchmark(marked("imagenet" in name), split_of(name, seed))
 
 
-@pytest.fixture(params=list(itertools.product(sorted(PROTOCOLS), (0, 3))), ids=str)
+@pytest.fixture(params=sorted(PROTOCOLS))
 def drawn(request: pytest.FixtureRequest) -> Benchmark:
-    return marked_benchmark(*request.param)
+    return marked_benchmark(request.param, 3)
 
 
 # ── the named benchmarks ─────────────────────────────────────────────────────────────────────
@@ -74,9 +102,13 @@ def test_every_named_benchmark_is_covered_here() -> None:
     assert set(PROTOCOLS) == set(ROUNDS)
     for name, chosen in PROTOCOLS.items():
         assert chosen.name == name
-        assert tuple(map(len, chosen.draw(0).rounds)) == ROUNDS[name]
-        assert chosen.benchmark(3).table is load_drawings()
-        assert chosen.benchmark(3).split == chosen.draw(3)
+        assert chosen.sentence.endswith(".")
+        assert tuple(map(len, split_of(name, 0).rounds)) == ROUNDS[name]
+        assert chosen.needs_data == (not name.startswith("drawings"))
+        if not chosen.needs_data:
+            bench = chosen.benchmark(3)
+            assert bench.table is load_drawings()
+            assert bench.split == chosen.draw(3, load_drawings()) == split_of(name, 3)
 
 
 def test_roles_share_no_class(drawn: Benchmark) -> None:
@@ -91,26 +123,34 @@ def test_roles_share_no_class(drawn: Benchmark) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     ("name", "first", "second"),
-    [("drawings", "natural", "manmade"), ("drawings-reverse", "manmade", "natural")],
+    [
+        ("drawings", "natural", "manmade"),
+        ("drawings-reverse", "manmade", "natural"),
+        ("domain-imagenet", "natural", "manmade"),
+        ("domain-imagenet-reverse", "manmade", "natural"),
+    ],
 )
 def test_domain_benchmarks_go_from_one_domain_to_the_other(
     name: str, first: str, second: str, seed: int
 ) -> None:
-    split = protocol(name).draw(seed)
-    old, new = (set(domains()[domain]) for domain in (first, second))
+    split = split_of(name, seed)
+    parts = imagenet_domains() if "imagenet" in name else domains()
+    old, new = (set(parts[domain]) for domain in (first, second))
     assert set(split.rounds[0]) <= old
     assert set(split.rounds[1]) <= new
     assert (len(set(split.val) & old), len(set(split.val) & new)) == (8, 8)
     unseen_old, unseen_new = split.unseen["unseen_old_domain"], split.unseen["unseen_new_domain"]
-    assert len(unseen_old) == len(unseen_new) == 36
+    assert len(unseen_old) == len(unseen_new) == (20 if "imagenet" in name else 36)
     assert set(unseen_old) <= old
     assert set(unseen_new) <= new
     assert set(split.unseen["unseen_both"]) == {*unseen_old, *unseen_new}
 
 
-@pytest.mark.parametrize("name", ["drawings-random", "drawings-4-rounds"])
+@pytest.mark.parametrize(
+    "name", ["drawings-random", "drawings-many", "drawings-2-rounds", "drawings-4-rounds"]
+)
 def test_random_benchmarks_mix_the_domains(name: str) -> None:
-    split = protocol(name).draw(0)
+    split = split_of(name, 0)
     assert (len(split.val), len(split.unseen["unseen"])) == (16, 72)
     natural = set(domains()["natural"])
     for role in (*split.rounds, split.val, split.unseen["unseen"]):
@@ -118,17 +158,27 @@ def test_random_benchmarks_mix_the_domains(name: str) -> None:
         assert set(role) - natural
 
 
-def test_a_seed_fixes_the_split_and_another_changes_it() -> None:
-    for chosen in PROTOCOLS.values():
-        assert chosen.draw(7) == chosen.draw(7)
-        splits = [chosen.draw(seed) for seed in range(4)]
-        for a, b in itertools.combinations(splits, 2):
-            roles = zip(
-                (*a.rounds, a.val, *a.unseen.values()),
-                (*b.rounds, b.val, *b.unseen.values()),
-                strict=True,
-            )
-            assert all(set(one) != set(other) for one, other in roles)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_seed_fixes_the_split_and_another_changes_it(name: str) -> None:
+    assert split_of(name, 7) == split_of(name, 7)
+    splits = [split_of(name, seed) for seed in range(4)]
+    for a, b in itertools.combinations(splits, 2):
+        others = [*zip((a.val, *a.unseen.values()), (b.val, *b.unseen.values()), strict=True)]
+        if name in OFFICIAL:
+            assert all(one == other for one, other in others)
+            others = []
+        roles = [*zip(a.rounds, b.rounds, strict=True), *others]
+        assert all(set(one) != set(other) for one, other in roles)
+
+
+@pytest.mark.parametrize(
+    ("one", "several"),
+    [("mini-imagenet", "mini-imagenet-2-rounds"), ("drawings-random", "drawings-2-rounds")],
+)
+def test_more_rounds_share_the_old_classes_and_divide_the_new_ones(one: str, several: str) -> None:
+    a, b = split_of(one, 5), split_of(several, 5)
+    assert a.rounds == (b.rounds[0], b.rounds[1] + b.rounds[2])
+    assert (a.val, a.unseen) == (b.val, b.unseen)
 
 
 def test_a_seed_changes_which_images_are_held_out() -> None:
@@ -142,11 +192,170 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         protocol("mini")
 
 
+# ── images on disk ───────────────────────────────────────────────────────────────────────────
+
+
+def unequal_table(counts: dict[str, int]) -> ImageTable:
+    labels = [i for i, n in enumerate(counts.values()) for _ in range(n)]
+    return ImageTable.build(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), labels, [*counts])
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_official_classes_keep_their_official_roles(name: str) -> None:
+    split, lists = split_of(name, 2), official(OFFICIAL[name])
+    assert sorted(c for classes in split.rounds for c in classes) == sorted(lists["train"])
+    assert (split.val, split.unseen) == (lists["val"], {"unseen": lists["test"]})
+
+
+def test_the_packaged_class_lists_are_whole() -> None:
+    sizes = {name: [len(part) for part in official(name).values()] for name in OFFICIAL.values()}
+    assert sizes == {"miniImageNet": [64, 16, 20], "tieredImageNet": [351, 97, 160]}
+    assert {part: len(names) for part, names in imagenet_domains().items()} == {
+        "natural": 449,
+        "manmade": 551,
+    }
+    assert len(set(ILSVRC)) == 1000
+    for name in OFFICIAL.values():
+        names = [c for part in official(name).values() for c in part]
+        assert len(names) == len(set(names))
+        assert set(names) <= set(ILSVRC)
+
+
+def test_the_packaged_class_lists_are_the_official_ones() -> None:
+    folder = Path(__file__).parents[2] / "shared" / "data" / "imagenet"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not on this machine")
+    files = {
+        "mini_imagenet_classes": official("miniImageNet"),
+        "tiered_imagenet_classes": official("tieredImageNet"),
+        "ilsvrc_natural_manmade": imagenet_domains(),
+    }
+    for name, ours in files.items():
+        theirs = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        assert {part: list(names) for part, names in ours.items()} == theirs
+
+
+@pytest.mark.parametrize(
+    ("smallest", "held_out"),
+    [(1300, 300), (900, 300), (899, 149), (600, 100), (100, 20), (40, 20), (30, 15), (1, 0)],
+)
+def test_held_out_images_follow_from_the_smallest_trained_class(
+    smallest: int, held_out: int
+) -> None:
+    lists = official("miniImageNet")
+    counts = dict.fromkeys(lists["train"], 1300) | dict.fromkeys(lists["val"] + lists["test"], 1)
+    counts[lists["train"][9]] = smallest
+    assert protocol("mini-imagenet").draw(0, unequal_table(counts)).held_out == held_out
+
+
+def test_other_classes_and_their_order_change_nothing() -> None:
+    names = [c for part in official("miniImageNet").values() for c in part]
+    more = marked_table(["n00000000", *reversed(names), "others"], 100, (1, 4))
+    assert protocol("mini-imagenet").draw(3, more) == split_of("mini-imagenet", 3)
+    shuffled = marked_table(ILSVRC[::-1], 100, (1, 4))
+    for name in ("domain-imagenet", "folder"):
+        chosen = protocol(name)
+        assert chosen.draw(3, shuffled) == chosen.draw(3, marked(True))
+
+
+def test_domains_are_drawn_from_the_classes_that_are_there() -> None:
+    natural, manmade = imagenet_domains()["natural"][::7], imagenet_domains()["manmade"][::9]
+    table = marked_table([*natural, *manmade, "none of them"], 40, (1, 4))
+    split = protocol("domain-imagenet").draw(0, table)
+    roles = [*split.rounds, split.val, split.unseen["unseen_both"]]
+    assert {c for role in roles for c in role} <= {*natural, *manmade}
+    few = marked_table([*natural, *manmade[:59]], 1, (1, 4))
+    with pytest.raises(KedgeError, match=r"59 of ImageNet's 551 man-made classes.*needs 60;"):
+        protocol("domain-imagenet-reverse").draw(0, few)
+
+
+@pytest.mark.parametrize("n", [20, 21, 37, 55, 100, 1000])
+def test_any_folder_of_classes_is_split_by_fifths_and_tenths(n: int) -> None:
+    table = marked_table([f"class {i}" for i in range(n)], 6, (1, 4))
+    split = protocol("folder").draw(0, table)
+    roles = [*split.rounds, split.val, split.unseen["unseen"]]
+    assert sorted(c for role in roles for c in role) == sorted(table.classes)
+    old, new, val, unseen = map(len, roles)
+    assert 0 <= old - new <= 1
+    assert val == unseen == max(5, round(n / 10))
+    assert new >= 5
+
+
+def test_too_few_classes_for_a_split_are_counted() -> None:
+    table = marked_table([f"class {i}" for i in range(19)], 6, (1, 4))
+    with pytest.raises(KedgeError, match=r"there are 19 classes, but the protocol needs 20: 5 old"):
+        protocol("folder").draw(0, table)
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Callable[..., str]:
+    """Write a packed file of two images per class, of 84 pixels unless told otherwise."""
+
+    def write(classes: Sequence[str], side: int = 84) -> str:
+        path = tmp_path / "images.safetensors"
+        marked_table(classes, 2, (side, side)).save(path)
+        return str(path)
+
+    return write
+
+
+def test_images_on_disk_are_read_once_for_all_seeds(pack: Callable[..., str]) -> None:
+    lists = official("miniImageNet")
+    data = pack([c for part in lists.values() for c in part])
+    first, second = (protocol("mini-imagenet").benchmark(seed, data) for seed in (0, 1))
+    assert first.table is second.table
+    assert first.table.source == data
+    assert first.split != second.split
+    assert set(first.split.rounds[0]) < set(lists["train"])
+    assert first.split.held_out == 1
+    assert len(first.delivery(1).new) == 32
+
+
+def test_a_folder_of_classes_is_a_benchmark(
+    tmp_path: Path, draw_classes: Callable[..., Path]
+) -> None:
+    folder = draw_classes(tmp_path / "mine", [f"class {i}" for i in range(20)], per_class=4)
+    bench = protocol("folder").benchmark(0, str(folder))
+    assert bench.table.image_size == 16
+    assert [len(pool.classes) for pool in bench.test_pools(1)] == [5, 5, 5]
+    assert bench.split.held_out == 2
+
+
+def test_missing_data_is_asked_for() -> None:
+    for chosen in PROTOCOLS.values():
+        if chosen.needs_data:
+            what = "per class" if chosen.name == "folder" else "WordNet id"
+            with pytest.raises(
+                KedgeError, match=rf"^--data: .* {chosen.name} needs a folder.*{what}"
+            ):
+                chosen.benchmark(0)
+
+
+def test_data_that_nobody_reads_is_refused() -> None:
+    with pytest.raises(KedgeError, match=r"^--data: .*drawings brings its own.*photos.*folder"):
+        protocol("drawings").benchmark(0, "photos")
+
+
+def test_missing_official_classes_are_counted_and_named(pack: Callable[..., str]) -> None:
+    names = [c for part in official("miniImageNet").values() for c in part]
+    with pytest.raises(KedgeError, match=r"1 of the 100 classes of miniImageNet.*\(n01532829\)"):
+        protocol("mini-imagenet").benchmark(0, pack(names[1:]))
+    table = marked_table([*official("tieredImageNet")["val"], "more"], 1, (1, 4))
+    with pytest.raises(KedgeError, match=r"511 of the 608 .*\((n\d{8}, ){3}…\); --data"):
+        protocol("tiered-imagenet").draw(0, table)
+
+
+def test_images_packed_at_another_size_are_refused(pack: Callable[..., str]) -> None:
+    with pytest.raises(KedgeError, match=r"packed at 64 px and cannot be brought to 84 px"):
+        protocol("domain-imagenet").benchmark(0, pack(ILSVRC[:2], side=64))
+
+
 # ── images: trained on, or held out ──────────────────────────────────────────────────────────
 
 
-def test_of_100_images_70_are_trained_on_and_30_held_out_for_good(drawn: Benchmark) -> None:
+def test_of_100_images_some_are_held_out_for_good(drawn: Benchmark) -> None:
     last = drawn.n_rounds - 1
+    n_held_out = 30 if drawn.split.held_out == 30 else 20
     for round, classes in enumerate(drawn.split.rounds):
         trained = drawn.delivery(round).new
         assert trained.classes == classes
@@ -159,7 +368,7 @@ def test_of_100_images_70_are_trained_on_and_30_held_out_for_good(drawn: Benchma
         ]
         for name in classes[::7]:
             images = shown(trained, name)
-            assert len(set(images)) == 70
+            assert len(set(images)) == 100 - n_held_out
             assert all(shown(pool, name) == images for pool in later)
             held_out = shown(tests[0], name)
             assert all(shown(pool, name) == held_out for pool in tests)
@@ -356,13 +565,15 @@ def test_a_method_that_trains_on_old_images_without_being_due_them_fails(
         train_round(base, small.delivery(1), Method("thief", "everything"), CONFIG)
 
 
-def test_an_alignment_is_shown_features_and_anchors_and_no_pixel(
+def test_an_alignment_is_shown_features_weights_and_anchors_and_no_pixel(
     small: Benchmark, base: Model
 ) -> None:
     witness = Witness()
     train_round(base, small.delivery(1), Method("witness", "new", witness), CONFIG)
     assert len(witness.sights) == 2
     for sight in witness.sights:
-        assert all(t.dtype != torch.uint8 and t.ndim <= 2 for t in tensors_in(sight))
+        assert all(t.dtype != torch.uint8 for t in tensors_in(sight))
+        weights = {id(w) for part in (sight.new_weights, sight.old_weights) for w in part.values()}
+        assert all(t.ndim <= 2 for t in tensors_in(sight) if id(t) not in weights)
         assert torch.equal(sight.anchors.sort(0).values, base.anchors.sort(0).values)
         assert sight.new.shape == sight.old.shape == (2 * 3, 4)

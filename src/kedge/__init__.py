@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kedge.api import evaluate as evaluate
+    from kedge.api import remember as remember
     from kedge.api import train as train
     from kedge.api import update as update
     from kedge.config import EpisodeShape as EpisodeShape
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOME = {
     "train": "kedge.api",
     "update": "kedge.api",
+    "remember": "kedge.api",
     "evaluate": "kedge.api",
     "open_images": "kedge.images.readers",
     "ImageTable": "kedge.images.table",

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from kedge import evaluation
-from kedge.alignment import ALIGNMENTS
+from kedge.alignment import ALIGNMENTS, Memory
 from kedge.config import (
     OWN_IMAGES,
     BackboneConfig,
@@ -79,8 +79,12 @@ def update(
     schedule: Schedule = OWN_IMAGES,
     seed: int = 0,
     checkpoint: str | Path | None = None,
+    memory: Memory | None = None,
 ) -> Model:
-    """One more round from new classes only. The model that is given is not changed."""
+    """One more round from new classes only. The model that is given is not changed.
+
+    Some methods (EIML, EWC) need what `remember` kept when the round before had ended.
+    """
     chosen = parse_method(method)
     require(
         chosen.trains_on == "new",
@@ -92,7 +96,36 @@ def update(
     model.check_images(table)
     round = model.lineage[-1].round + 1
     delivery = deliver(table, config, round, _validation(val, table))
-    return _round(model, delivery, chosen, config, checkpoint, table)
+    return _round(model, delivery, chosen, config, checkpoint, table, memory)
+
+
+def remember(
+    model: Model,
+    images: Images,
+    *,
+    method: str,
+    before: Memory | None = None,
+    seed: int = 0,
+) -> Memory:
+    """What a method needs to keep of the images of the model's last round, which may be deleted
+    afterwards: exemplars for EIML, the Fisher information for EWC, nothing for the others.
+
+    `before` is what it kept when the rounds before had ended.
+    """
+    chosen = parse_method(method)
+    if chosen.alignment is None:
+        return {}
+    table = _open(images, model.config.image_size, model.config.n_channels)
+    model.check_images(table)
+    missing = [name for name in table.classes if name not in model.classes]
+    require(
+        not missing,
+        f"{table.source}: the model has not learned class '{(missing or ['?'])[0]}'; give the "
+        "images of its last round.",
+    )
+    on_device, pool = model.to(default_device()), whole("delivered", table)
+    kept = chosen.alignment.remember(on_device, pool, before or {}, seed)
+    return {name: tensor.cpu() for name, tensor in kept.items()}
 
 
 def evaluate(
@@ -108,9 +141,9 @@ def evaluate(
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
     table = _open(images, model.config.image_size, model.config.n_channels)
     model.check_images(table)
-    pool = whole("test", table)
+    test = evaluation.Trial("test", whole("test", table), episode)
     on_device = model.to(default_device())
-    return Score.of(evaluation.evaluate(on_device, [pool], episode, n_episodes, seed)["test"])
+    return Score.of(evaluation.evaluate(on_device, [test], n_episodes, seed)["test"])
 
 
 def deliver(table: ImageTable, config: TrainConfig, round: int, val: ImageTable | None) -> Delivery:
@@ -120,7 +153,7 @@ def deliver(table: ImageTable, config: TrainConfig, round: int, val: ImageTable 
     """
     if val is not None:
         return Delivery(round, whole("training", table), whole("validation", val))
-    n_way = config.episode.n_way
+    n_way, n_shot = config.episode.ways[1], config.episode.shots[1]
     if len(table.classes) < n_way:
         check_pool(whole("training", table), config.episode)
     n_val = max(n_way, len(table.classes) // 5)
@@ -133,11 +166,11 @@ def deliver(table: ImageTable, config: TrainConfig, round: int, val: ImageTable 
     for name in table.classes:
         rows = table.rows_of(name)
         order = generator("validation images", config.seed, name).permutation(len(rows))
-        need = config.episode.n_shot + config.episode.n_query
+        need = n_shot + config.episode.n_query
         require(
             len(rows) >= 2 * need,
             f"Class '{name}' has {len(rows)} images, but with so few classes each must give {need} "
-            f"({config.episode.n_shot} shots + {config.episode.n_query} queries) to training and "
+            f"({n_shot} shots + {config.episode.n_query} queries) to training and "
             "as many to validation: add images or classes, or lower --n-shot or --n-query.",
         )
         n = max(need, len(rows) // 4)
@@ -157,13 +190,16 @@ def _round(
     config: TrainConfig,
     checkpoint: str | Path | None,
     table: ImageTable,
+    memory: Memory | None = None,
 ) -> Model:
     path = None if checkpoint is None else Path(checkpoint)
     total = config.schedule.epochs * config.schedule.episodes
+    start = start.to(default_device())
     with task(f"round {delivery.round}: training episodes", total) as tick:
-        result = train_round(start.to(default_device()), delivery, method, config, path, tick)
+        model = train_round(start, delivery, method, config, path, tick, memory).model
     # Classes that only validated were delivered too: the model shall know them.
-    return result.model.with_anchors_of(whole("delivered", table)).to("cpu")
+    rest = [name for name in table.classes if name not in delivery.new.classes]
+    return (model.with_anchors_of(whole("validated", table, rest)) if rest else model).to("cpu")
 
 
 def _open(images: Images, image_size: int | None, n_channels: int | None) -> ImageTable:

@@ -36,7 +36,9 @@ class EpisodeShape:
     """Images per class that have to be classified in each episode."""
 
     def __post_init__(self) -> None:
-        require(self.ways[0] >= 2, f"--n-way is {self.ways[0]}: an episode needs at least 2 classes.")
+        require(
+            self.ways[0] >= 2, f"--n-way is {self.ways[0]}: an episode needs at least 2 classes."
+        )
         require(self.shots[0] >= 1, f"--n-shot is {self.shots[0]}: at least 1 example is needed.")
         require(self.n_query >= 1, f"--n-query is {self.n_query}: at least 1 query is needed.")
         for name, (least, most) in (("--n-way", self.ways), ("--n-shot", self.shots)):

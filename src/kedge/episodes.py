@@ -10,7 +10,8 @@ Shapes: e episodes, k ways, s shots, q queries.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -38,9 +39,17 @@ class Plan:
     def __len__(self) -> int:
         return len(self.positions)
 
+    @cached_property
+    def room(self) -> int:
+        """Places for support."""
+        return max(self.n_shot)
+
+    def to(self, device: torch.device) -> Plan:
+        return replace(self, positions=self.positions.to(device), classes=self.classes.to(device))
+
     def episode(self, i: int) -> tuple[Int64[Tensor, "k s_plus_q"], Int64[Tensor, " k"]]:
         """Positions and classes of one episode, without empty room."""
-        k, unused = self.n_way[i], max(self.n_shot) - self.n_shot[i]
+        k, unused = self.n_way[i], self.room - self.n_shot[i]
         return self.positions[i, :k, unused:], self.classes[i, :k]
 
     def alike(self) -> Iterator[tuple[Int64[Tensor, " m"], Int64[Tensor, "m k s_plus_q"], int]]:
@@ -48,7 +57,7 @@ class Plan:
         shapes = np.array([self.n_way, self.n_shot]).T
         for k, s in np.unique(shapes, axis=0).tolist():
             which = torch.from_numpy((shapes == (k, s)).all(1).nonzero()[0])
-            yield which, self.positions[which, :k, max(self.n_shot) - s :], s
+            yield which, self.positions[which, :k, self.room - s :], s
 
 
 def check_pool(pool: Pool, shape: EpisodeShape) -> None:

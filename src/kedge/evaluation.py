@@ -71,7 +71,7 @@ def episode_accuracies(
 
 
 @dataclass(frozen=True)
-class Test:
+class Trial:
     """A pool of classes and the episodes it is tested with."""
 
     name: str  # of the result
@@ -80,23 +80,23 @@ class Test:
 
 
 def evaluate(
-    model: Model, tests: Sequence[Test], n_episodes: int, seed: int
+    model: Model, trials: Sequence[Trial], n_episodes: int, seed: int
 ) -> dict[str, Float64[Tensor, " e"]]:
-    """Accuracy of each test episode, by test; pools of one table may share images.
+    """Accuracy of each test episode, by trial; pools of one table may share images.
 
-    The episodes of a test depend on its name and the seed alone, never on the model.
+    The episodes of a trial depend on its name and the seed alone, never on the model.
     """
-    table = tests[0].pool.table
-    assert all(test.pool.table is table for test in tests), "pools of one table"
-    rows = torch.cat([test.pool.rows for test in tests]).unique()
+    table = trials[0].pool.table
+    assert all(trial.pool.table is table for trial in trials), "pools of one table"
+    rows = torch.cat([trial.pool.rows for trial in trials]).unique()
     place = torch.zeros(len(table), dtype=torch.int64)  # row → place among the features
     place[rows] = torch.arange(len(rows))
     with task("testing: images", len(rows)) as tick:
         features = model.embed_rows(table, rows, tick)
     accuracies = {}
-    for test in tests:
-        rng = generator("test", test.name, seed)
-        plan = plan_episodes(test.pool, test.shape, n_episodes, rng)
-        own = features[place[test.pool.rows].to(features.device)]
-        accuracies[test.name] = episode_accuracies(model.head, own, plan)
+    for trial in trials:
+        rng = generator("test", trial.name, seed)
+        plan = plan_episodes(trial.pool, trial.shape, n_episodes, rng)
+        own = features[place[trial.pool.rows].to(features.device)]
+        accuracies[trial.name] = episode_accuracies(model.head, own, plan)
     return accuracies

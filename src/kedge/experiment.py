@@ -16,18 +16,19 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import resource
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from kedge import progress
+from kedge.alignment import Memory
 from kedge.backbones import build_backbone
 from kedge.config import (
     SHORT,
     BackboneConfig,
+    Count,
     EpisodeShape,
     HeadConfig,
     Schedule,
@@ -36,19 +37,21 @@ from kedge.config import (
     require,
     to_dict,
 )
+from kedge.drift import anchor_drift
 from kedge.durable import load_tensors, only_one_process, save_tensors, write_atomically
 from kedge.episodes import check_pool
 from kedge.errors import KedgeError
-from kedge.evaluation import Score, evaluate, paired
+from kedge.evaluation import Score, Trial, evaluate, paired
 from kedge.heads import build_head
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.progress import Tick
-from kedge.protocol import Benchmark, label, protocol
-from kedge.records import Pair, PoolInfo, Record, Run, environment, load_run
+from kedge.protocol import Benchmark, Pool, label, protocol
+from kedge.records import AnchorMove, Pair, PoolInfo, Record, Run, load_run
+from kedge.surroundings import environment, forget_peak_memory, peak_memory_mb
 from kedge.seeding import torch_seed
 from kedge.step import default_device
-from kedge.training import RoundResult, train_round, training_pool
+from kedge.training import RoundResult, remember, train_round, training_pool
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,15 @@ class Experiment:
     backbone: BackboneConfig = BackboneConfig(width=32)  # noqa: RUF009
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
+    data: str | None = None  # images on disk, for protocols that do not bring their own
+    update_ways: Count | None = None  # of the episodes in later rounds; None: those of the first
+    update_shots: Count | None = None
+    test_ways: tuple[Count, ...] = ()  # every combination with test_shots is tested; none: as in
+    test_shots: tuple[Count, ...] = ()  # the training of the first round
 
     def __post_init__(self) -> None:
         protocol(self.protocol)
+        self.test_shapes, self.update_episode  # noqa: B018 (both are validated when built)
         require(len(self.methods) > 0, "--methods: name at least one method.")
         require(len(self.seeds) > 0, "--seeds: name at least one seed.")
         require(min(self.seeds) >= 0, f"--seeds: {min(self.seeds)} must not be negative.")
@@ -74,6 +83,32 @@ class Experiment:
         labels = tuple(parse_method(text).label for text in self.methods)
         require(len(set(labels)) == len(labels), "--methods: one is named twice.")
         object.__setattr__(self, "methods", labels)
+
+    @property
+    def update_episode(self) -> EpisodeShape:
+        """Of the training in every round after the first."""
+        return replace(
+            self.episode,
+            n_way=self.update_ways or self.episode.n_way,
+            n_shot=self.update_shots or self.episode.n_shot,
+        )
+
+    @property
+    def test_shapes(self) -> tuple[EpisodeShape, ...]:
+        ways, shots = (
+            self.test_ways or (self.episode.n_way,),
+            self.test_shots or (self.episode.n_shot,),
+        )
+        return tuple(replace(self.episode, n_way=k, n_shot=s) for s in shots for k in ways)
+
+    def trials(self, pools: Sequence[Pool]) -> list[Trial]:
+        """Every pool in every shape; the first shape is the main one and is not named."""
+        first = self.test_shapes[0]
+        return [
+            Trial(pool.name if shape == first else f"{pool.name} at {shape}", pool, shape)
+            for shape in self.test_shapes
+            for pool in pools
+        ]
 
     @property
     def episodes_per_round(self) -> int:
@@ -107,15 +142,18 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
 
 def check(experiment: Experiment) -> None:
     """Find what cannot work before anything is written or trained."""
-    benchmark = protocol(experiment.protocol).benchmark(experiment.seeds[0])
+    benchmark = protocol(experiment.protocol).benchmark(experiment.seeds[0], experiment.data)
     table = benchmark.table
     with torch.device("meta"):
         build_backbone(experiment.backbone, table.n_channels, table.image_size)
         build_head(experiment.head, 1)
     for round in range(benchmark.n_rounds):
         delivery = benchmark.delivery(round)
-        for pool in (delivery.new, delivery.val, *benchmark.test_pools(round)):
-            check_pool(pool, experiment.episode)
+        shape = experiment.update_episode if round else experiment.episode
+        for pool in (delivery.new, delivery.val):
+            check_pool(pool, shape)
+        for trial in experiment.trials(benchmark.test_pools(round)):
+            check_pool(trial.pool, trial.shape)
 
 
 def _claim(experiment: Experiment, folder: Path) -> Experiment:
@@ -152,8 +190,8 @@ class _Seed:
 
     def __init__(self, experiment: Experiment, seed: int, folder: Path) -> None:
         self.experiment, self.seed, self.folder = experiment, seed, folder
-        self.benchmark: Benchmark = protocol(experiment.protocol).benchmark(seed)
-        self.config = TrainConfig(experiment.episode, experiment.schedule, seed)
+        chosen = protocol(experiment.protocol)
+        self.benchmark: Benchmark = chosen.benchmark(seed, experiment.data)
         self.rounds = range(1, self.benchmark.n_rounds)
 
     def rounds_to_train(self, methods: list[Method]) -> int:
@@ -191,14 +229,17 @@ class _Seed:
         name = re.sub(r"[^\w.=+-]+", "_", method.label)
         return self.folder / name if round == 0 else self.folder / name / f"round-{round}"
 
+    def _config(self, round: int) -> TrainConfig:
+        shape = self.experiment.update_episode if round else self.experiment.episode
+        return TrainConfig(shape, self.experiment.schedule, self.seed)
+
     def _run(self, method: Method, round: int, previous: Path | None, tick: Tick) -> Run:
         """Train and test, unless that was done before."""
         place = self._place(method, round)
         done = place / "run.json"
         if done.exists():
             return load_run(done)
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
+        forget_peak_memory()
         result = self._train(method, round, previous, place, tick)
         run = self._test(method, round, result, place)
         text = json.dumps(asdict(run), indent=1) + "\n"
@@ -232,44 +273,76 @@ class _Seed:
             start = new_model(config, pool, torch_seed("weights", self.seed)).to(device)
         else:
             start = Model.load(previous / "model.kedge").to(device)
+        memory = self._memory(method, round - 1) if round else {}
         checkpoint = place / "training.safetensors"
-        result = train_round(start, delivery, method, self.config, checkpoint, tick)
+        config_ = self._config(round)
+        result = train_round(start, delivery, method, config_, checkpoint, tick, memory)
         result.model.save(place / "model.kedge")
+        if method is not BASE:
+            self._keep(method, round, result.model)
         return result
 
+    def _memory(self, method: Method, round: int) -> Memory:
+        """What the method kept after a round. The base round is shared, but its memory is not."""
+        path = self._memory_path(method, round)
+        if not path.exists():
+            assert round == 0, "kept when the round was trained"
+            model = Model.load(self._place(BASE, 0) / "model.kedge").to(default_device())
+            self._keep(method, 0, model)
+        return load_tensors(path, "memory of a method")[1]
+
+    def _keep(self, method: Method, round: int, model: Model) -> None:
+        """From the images of this round, which the method will not see again."""
+        before = self._memory(method, round - 1) if round else {}
+        delivery = self.benchmark.delivery(round, with_old=method.trains_on == "everything")
+        kept = remember(method, model, delivery, before, self._config(round))
+        save_tensors(self._memory_path(method, round), kept, {"method": method.label})
+
+    def _memory_path(self, method: Method, round: int) -> Path:
+        folder = self._place(method, 1).parent / f"round-{round}"
+        return folder / "memory.safetensors"
+
     def _test(self, method: Method, round: int, result: RoundResult, place: Path) -> Run:
-        experiment = self.experiment
-        pools = self.benchmark.test_pools(round)
-        accuracies = evaluate(
-            result.model, pools, experiment.episode, experiment.eval_episodes, self.seed
-        )
+        trials = self.experiment.trials(self.benchmark.test_pools(round))
+        accuracies = evaluate(result.model, trials, self.experiment.eval_episodes, self.seed)
         save_tensors(place / "episodes.safetensors", accuracies, {"seed": self.seed})
+        measures, moves = self._drift(method, round, result.model)
         return Run(
             seed=self.seed,
             method=method.label,
             round=round,
-            pools=tuple(PoolInfo(p.name, label(p.name), len(p.classes)) for p in pools),
+            pools=tuple(
+                PoolInfo(trial.name, label(trial.pool.name), len(trial.pool.classes), trial.shape)
+                for trial in trials
+            ),
             scores={name: Score.of(values) for name, values in accuracies.items()},
             history=result.history,
             seconds=result.seconds,
-            peak_memory_mb=_peak_memory_mb(),
-            kept_bytes_per_class=self._kept_bytes(method, result.model),
+            peak_memory_mb=peak_memory_mb(),
+            kept_bytes_per_class=self._kept_bytes(method, round, result.model),
             environment=environment(),
+            measures=measures,
+            anchors=moves,
         )
 
-    def _kept_bytes(self, method: Method, model: Model) -> float:
+    def _drift(
+        self, method: Method, round: int, model: Model
+    ) -> tuple[dict[str, float], tuple[AnchorMove, ...]]:
+        """How far the classes of earlier rounds have moved away from their anchors."""
+        if round == 0 or method.trains_on == "everything":  # it makes every anchor anew
+            return {}, ()
+        base = Model.load(self._place(BASE, 0) / "model.kedge")
+        return anchor_drift(model, [self.benchmark.trained(t) for t in range(round)], base.anchors)
+
+    def _kept_bytes(self, method: Method, round: int, model: Model) -> float:
         """What the method has to keep of each class behind it to do its next round."""
         if method.trains_on == "everything":
             entry = model.lineage[-1]
             return entry.images / len(entry.classes) * self.benchmark.table.images[0].numel()
+        if method.alignment is None or method is BASE:
+            return 0.0
+        memory = self._memory(method, round)
+        kept = sum(tensor.numel() * tensor.element_size() for tensor in memory.values())
         shape = self.experiment.episode
-        uses = method.alignment and method.alignment.anchors_per_step(shape.n_way, shape.n_way)
-        return model.anchors[0].numel() * 4.0 if uses else 0.0
-
-
-def _peak_memory_mb() -> float:
-    """On the device that trains: of this run on a GPU, of the process so far on the CPU."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss: bytes there, KiB here
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+        uses = method.alignment.anchors_per_step(shape.ways[1], shape.ways[1])
+        return kept / len(model.classes) + (model.anchors[0].numel() * 4.0 if uses else 0.0)

@@ -27,15 +27,19 @@ PLAIN: dict[str, Literal["nothing", "new", "everything"]] = {
     "FT": "new",  # fine-tuning: nothing holds it
     "PAR": "everything",  # paragon: from scratch on all images so far, the upper bound
 }
-NAMES = ("NU", "FT", *ALIGNMENTS, "PAR")
+
+
+def method_names() -> tuple[str, ...]:
+    return ("NU", "FT", *ALIGNMENTS, "PAR")
 
 
 def parse_method(text: str) -> Method:
     """'IDA lambda=5 anchors=all' → a method. The label is the text, tidied."""
     named = parse_named(text, "Method")
     named = replace(named, name=named.name.upper())
-    if named.name not in NAMES:
-        raise KedgeError(f"There is no method '{text}'; the known ones are {', '.join(NAMES)}.")
+    if named.name not in method_names():
+        known = ", ".join(method_names())
+        raise KedgeError(f"There is no method '{text}'; the known ones are {known}.")
     if named.name in PLAIN:
         check_options(named, [], "Method")
         return Method(named.label, PLAIN[named.name])

@@ -134,18 +134,33 @@ class Model:
         batches = rows.split(EMBED_BATCH)
         return torch.cat([self.embed(table.images[batch], tick) for batch in batches])
 
-    def with_anchors_of(self, pool: Pool) -> Model:
-        """One anchor for each class of the pool; a class that comes back gets a fresh one."""
-        with task("making anchors: images", len(pool)) as tick:
-            features = self.embed_rows(pool.table, pool.rows, tick).split(pool.counts.tolist())
+    def class_features(self, pool: Pool) -> tuple[Float[Tensor, "_ d"], ...]:
+        """The features of all images of each class of a pool."""
+        with task("looking at every class: images", len(pool)) as tick:
+            return self.embed_rows(pool.table, pool.rows, tick).split(pool.counts.tolist())
+
+    def with_anchors_of(self, pool: Pool, rows: Float[Tensor, "classes r"] | None = None) -> Model:
+        """One anchor for each class of the pool; a class that comes back gets a fresh one.
+
+        `rows` are what the head has learned of these classes, if it learns such.
+        """
         with torch.no_grad():
-            fresh = self.head.anchors(features)
+            fresh = self.head.anchors(self.class_features(pool), rows)
         kept = [i for i, name in enumerate(self.classes) if name not in set(pool.classes)]
         return replace(
             self,
             classes=(*(self.classes[i] for i in kept), *pool.classes),
             anchors=torch.cat([self.anchors[kept], fresh]) if kept else fresh,
         )
+
+    def anchors_of(self, classes: Sequence[str]) -> Float[Tensor, "k r"]:
+        place = {name: i for i, name in enumerate(self.classes)}
+        return self.anchors[[place[name] for name in classes]]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter of backbone and head, itself and no copy, by name."""
+        parts = (("embedding", self.embedding), ("head", self.head))
+        return {f"{p}.{k}": v for p, module in parts for k, v in module.named_parameters()}
 
     def classifier(self, support: ImageTable | Mapping[str, Any] | str | Path) -> Classifier:
         """Learn any classes from any number of examples: a folder of class folders, a table, or

@@ -24,7 +24,9 @@ class Named:
     @property
     def label(self) -> str:
         """The text again, tidied: what the same thing is always called."""
-        shown = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.options.items())
+        shown = (
+            f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.options.items()
+        )
         return " ".join([self.name, *shown])
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from kedge.classes import Lists, imagenet_domains, official
 from kedge.errors import EntitlementError, KedgeError
 from kedge.images.drawings import domains, load_drawings
+from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
 from kedge.seeding import generator
 
@@ -133,6 +135,10 @@ class Benchmark:
         earlier = [self._seen("old", t, held_out=False) for t in range(round)]
         return Delivery(round, *alone(new, val, union("old", earlier)))
 
+    def trained(self, round: int) -> Pool:
+        """The training images of a round, as long as they were there; for oracles only."""
+        return self._seen(f"round_{round}", round, held_out=False)
+
     def test_pools(self, round: int) -> tuple[Pool, ...]:
         """Old, new and unseen as they stand after this round; of several, each round's too."""
         seen = [self._seen(f"round_{t}", t, held_out=True) for t in range(self.n_rounds)]
@@ -173,52 +179,169 @@ class Protocol:
     """A named benchmark: where the images come from and how the classes get their roles."""
 
     name: str
-    sentence: str
-    load: Callable[[], ImageTable]
-    draw: Callable[[int], Split]  # seed → split
+    sentence: str  # what it is, and where it differs from the paper
+    load: Callable[[str | None], ImageTable]  # of images on disk, or of None
+    draw: Callable[[int, ImageTable], Split]  # seed, images → split
+    needs: str = ""  # what a user has to give; nothing where the images come with kedge
 
-    def benchmark(self, seed: int) -> Benchmark:
-        return Benchmark(self.load(), self.draw(seed))
+    @property
+    def needs_data(self) -> bool:
+        return bool(self.needs)
 
-
-HELD_OUT_DRAWINGS = 30  # of the 100 drawings of each trained class
+    def benchmark(self, seed: int, data: str | None = None) -> Benchmark:
+        if self.needs_data and data is None:
+            raise KedgeError(f"--data: the protocol {self.name} needs {self.needs}.")
+        if data is not None and not self.needs_data:
+            others = ", ".join(each.name for each in PROTOCOLS.values() if each.needs_data)
+            raise KedgeError(
+                f"--data: the protocol {self.name} brings its own images and reads no others; "
+                f"leave {data} out, or choose a protocol that reads it ({others})."
+            )
+        table = self.load(data)
+        return Benchmark(table, self.draw(seed, table))
 
 
 def _shuffled(classes: Sequence[str], *key: int | str) -> list[str]:
     return [classes[i] for i in generator(*key).permutation(len(classes))]
 
 
-def _domain_split(seed: int, first: str, second: str) -> Split:
-    """64 old classes of the first domain, 64 new ones of the second, 8 + 8 to validate."""
-    old = _shuffled(domains()[first], "split", first, seed)
-    new = _shuffled(domains()[second], "split", second, seed)
-    unseen_old, unseen_new = tuple(old[72:108]), tuple(new[72:108])
+def _dealt(names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, ...]]:
+    """So many names for each role, one role after the other."""
+    ends = np.cumsum(sizes).tolist()
+    return [tuple(names[end - n : end]) for end, n in zip(ends, sizes, strict=True)]
+
+
+def _across(
+    seed: int, old: Sequence[str], new: Sequence[str], sizes: Sequence[int], held_out: int
+) -> Split:
+    """From one domain to another; `sizes` of each: to train, to validate, unseen."""
+    (trained_old, val_old, unseen_old) = _dealt(old, sizes)
+    (trained_new, val_new, unseen_new) = _dealt(new, sizes)
     return Split(
         seed=seed,
-        rounds=(tuple(old[:64]), tuple(new[:64])),
-        val=(*old[64:72], *new[64:72]),
+        rounds=(trained_old, trained_new),
+        val=val_old + val_new,
         unseen={
             "unseen_old_domain": unseen_old,
             "unseen_new_domain": unseen_new,
             "unseen_both": unseen_old + unseen_new,
         },
-        held_out=HELD_OUT_DRAWINGS,
+        held_out=held_out,
     )
 
 
-def _random_split(seed: int, sizes: Sequence[int]) -> Split:
+# ── drawings, which come with kedge
+
+HELD_OUT_DRAWINGS = 30  # of the 100 drawings of each trained class
+
+
+def _drawings(data: str | None) -> ImageTable:
+    return load_drawings()
+
+
+def _drawings_across(first: str, second: str, seed: int, table: ImageTable) -> Split:
+    """64 old classes of the first domain, 64 new ones of the second, 8 + 8 to validate."""
+    old, new = (_shuffled(domains()[part], "split", part, seed) for part in (first, second))
+    return _across(seed, old, new, (64, 8, 36), HELD_OUT_DRAWINGS)
+
+
+def _drawings_mixed(sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
     """Classes of both domains mixed: `sizes` of each round, then 16 to validate, 72 unseen."""
-    names = _shuffled(load_drawings().classes, "split", "random", seed)
-    ends = np.cumsum(sizes).tolist()
-    seen = ends[-1]
-    rounds = tuple(tuple(names[e - n : e]) for e, n in zip(ends, sizes, strict=True))
-    return Split(
-        seed=seed,
-        rounds=rounds,
-        val=tuple(names[seen : seen + 16]),
-        unseen={"unseen": tuple(names[seen + 16 : seen + 88])},
-        held_out=HELD_OUT_DRAWINGS,
-    )
+    names = _shuffled(table.classes, "split", "random", seed)
+    *rounds, val, unseen = _dealt(names, (*sizes, 16, 72))
+    return Split(seed, tuple(rounds), val, {"unseen": unseen}, HELD_OUT_DRAWINGS)
+
+
+# ── images on disk
+
+SIDE = 84  # px, of everything drawn from ImageNet
+LEAST = 5  # classes in each role of a folder: those of one episode
+BY_WORDNET_ID = (
+    "a folder of class folders named by WordNet id (n01532829 and so on), or a packed image file "
+    "of classes with such names"
+)
+HELD_OUT = (
+    "of each trained class 300 images are held out where all have 900, otherwise a sixth of the "
+    "smallest, or 20 if that is less"
+)
+
+
+@lru_cache(maxsize=1)  # every seed asks again, and reading takes minutes
+def _opened(data: str, image_size: int | None, n_channels: int | None) -> ImageTable:
+    return open_images(data, image_size, n_channels)
+
+
+def _photographs(data: str | None) -> ImageTable:
+    assert data is not None, "Protocol.benchmark asks for it"
+    return _opened(data, SIDE, 3)
+
+
+def _own(data: str | None) -> ImageTable:
+    """Size and channels follow from the images."""
+    assert data is not None, "Protocol.benchmark asks for it"
+    return _opened(data, None, None)
+
+
+def _held_out(table: ImageTable, classes: Sequence[str]) -> int:
+    """300 as in the paper where there are 900; else a sixth of the smallest class, but no fewer
+    than an episode needs (5 shots and 15 queries) unless that were more than half of it."""
+    least = min(len(table.rows_of(name)) for name in classes)
+    return 300 if least >= 900 else max(least // 6, min(20, least // 2))
+
+
+def _official(name: str, sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
+    """The official training classes at random: `sizes` of each round. The others as they are."""
+    lists = official(name)
+    _check_classes(table, name, lists)
+    rounds = _dealt(_shuffled(lists["train"], "split", name, seed), sizes)
+    held_out = _held_out(table, lists["train"])
+    return Split(seed, tuple(rounds), lists["val"], {"unseen": lists["test"]}, held_out)
+
+
+def _check_classes(table: ImageTable, name: str, lists: Lists) -> None:
+    there = set(table.classes)
+    wanted = [each for part in lists.values() for each in part]
+    missing = [each for each in wanted if each not in there]
+    if missing:
+        first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise KedgeError(
+            f"{table.source}: {len(missing)} of the {len(wanted)} classes of {name} are missing "
+            f"({first}); --data needs {BY_WORDNET_ID}."
+        )
+
+
+def _imagenet_across(first: str, second: str, seed: int, table: ImageTable) -> Split:
+    """32 old classes of the first domain, 32 new ones of the second, 8 + 8 to validate."""
+    sizes, there = (32, 8, 20), set(table.classes)
+    known = {
+        part: [name for name in names if name in there]
+        for part, names in imagenet_domains().items()
+    }
+    for part, names in known.items():
+        if len(names) < sum(sizes):
+            raise KedgeError(
+                f"{table.source}: {len(names)} of ImageNet's {len(imagenet_domains()[part])} "
+                f"{'man-made' if part == 'manmade' else part} classes are here, but the protocol "
+                f"needs {sum(sizes)}; --data needs {BY_WORDNET_ID}."
+            )
+    old, new = (_shuffled(known[part], "split", "ImageNet", part, seed) for part in (first, second))
+    return _across(seed, old, new, sizes, _held_out(table, known[first] + known[second]))
+
+
+def _any_classes(seed: int, table: ImageTable) -> Split:
+    """A tenth each to validate and unseen; of the others one half is old and one half new."""
+    n = len(table.classes)
+    if n < 4 * LEAST:
+        raise KedgeError(
+            f"{table.source}: there are {n} classes, but the protocol needs {4 * LEAST}: {LEAST} "
+            f"old, {LEAST} new, {LEAST} to validate and {LEAST} unseen."
+        )
+    tenth = max(LEAST, round(n / 10))
+    new = (n - 2 * tenth) // 2
+    names = _shuffled(sorted(table.classes), "split", "folder", seed)
+    old, *later, val, unseen = _dealt(names, (n - 2 * tenth - new, new, tenth, tenth))
+    held_out = _held_out(table, table.classes)
+    return Split(seed, (old, *later), val, {"unseen": unseen}, held_out)
 
 
 _ALL = (
@@ -226,29 +349,98 @@ _ALL = (
         "drawings",
         "Quick, Draw! drawings, from natural things to man-made ones: 64 old and 64 new classes, "
         "36 + 36 unseen, 28 px (the paper's domain shift has 32 + 32 ImageNet classes at 84 px).",
-        load_drawings,
-        lambda seed: _domain_split(seed, "natural", "manmade"),
+        _drawings,
+        partial(_drawings_across, "natural", "manmade"),
     ),
     Protocol(
         "drawings-reverse",
         "Quick, Draw! drawings, from man-made things to natural ones: 64 old and 64 new classes, "
         "36 + 36 unseen, 28 px (the paper's domain shift has 32 + 32 ImageNet classes at 84 px).",
-        load_drawings,
-        lambda seed: _domain_split(seed, "manmade", "natural"),
+        _drawings,
+        partial(_drawings_across, "manmade", "natural"),
     ),
     Protocol(
         "drawings-random",
         "Quick, Draw! drawings, classes split at random: 64 old, 64 new and 72 unseen, 28 px "
         "(the paper splits miniImageNet into 32, 32 and 20 at 84 px).",
-        load_drawings,
-        lambda seed: _random_split(seed, (64, 64)),
+        _drawings,
+        partial(_drawings_mixed, (64, 64)),
+    ),
+    Protocol(
+        "drawings-many",
+        "Quick, Draw! drawings, many classes split at random: 128 old, 128 new and 72 unseen, "
+        "28 px (the paper splits tieredImageNet into 176, 175 and 160 at 84 px).",
+        _drawings,
+        partial(_drawings_mixed, (128, 128)),
+    ),
+    Protocol(
+        "drawings-2-rounds",
+        "Quick, Draw! drawings, classes split at random: 64 old ones, then two rounds of 32 new "
+        "ones, 72 unseen, 28 px (the paper has two rounds of 16 on miniImageNet at 84 px).",
+        _drawings,
+        partial(_drawings_mixed, (64, 32, 32)),
     ),
     Protocol(
         "drawings-4-rounds",
         "Quick, Draw! drawings, classes split at random: 64 old ones, then four rounds of 16 new "
         "ones, 72 unseen, 28 px (the paper has two rounds of 16 on miniImageNet at 84 px).",
-        load_drawings,
-        lambda seed: _random_split(seed, (64, 16, 16, 16, 16)),
+        _drawings,
+        partial(_drawings_mixed, (64, 16, 16, 16, 16)),
+    ),
+    Protocol(
+        "mini-imagenet",
+        "miniImageNet, its 64 training classes split at random: 32 old and 32 new, 16 to "
+        f"validate, 20 unseen, {SIDE} px; {HELD_OUT} (the paper tests on 300 further images of "
+        "each trained class, and trains on all 600).",
+        _photographs,
+        partial(_official, "miniImageNet", (32, 32)),
+        BY_WORDNET_ID,
+    ),
+    Protocol(
+        "mini-imagenet-2-rounds",
+        "miniImageNet, its 64 training classes split at random: 32 old ones, then two rounds of "
+        f"16 new ones, 16 to validate, 20 unseen, {SIDE} px; {HELD_OUT} (the paper tests on 300 "
+        "further images of each trained class, and trains on all 600).",
+        _photographs,
+        partial(_official, "miniImageNet", (32, 16, 16)),
+        BY_WORDNET_ID,
+    ),
+    Protocol(
+        "tiered-imagenet",
+        "tieredImageNet, its 351 training classes split at random: 176 old and 175 new, 97 to "
+        f"validate, 160 unseen, {SIDE} px; {HELD_OUT} (the paper tests on about 1000 further "
+        "images of each trained class, which not every class has).",
+        _photographs,
+        partial(_official, "tieredImageNet", (176, 175)),
+        BY_WORDNET_ID,
+    ),
+    Protocol(
+        "domain-imagenet",
+        "DomainImageNet, from natural things to man-made ones: 32 old and 32 new classes, 8 + 8 "
+        f"to validate, 20 + 20 unseen, {SIDE} px; {HELD_OUT} (the paper does not list its "
+        "classes: these are drawn, with all their images, from ImageNet's 449 natural and 551 "
+        "man-made ones).",
+        _photographs,
+        partial(_imagenet_across, "natural", "manmade"),
+        BY_WORDNET_ID,
+    ),
+    Protocol(
+        "domain-imagenet-reverse",
+        "DomainImageNet, from man-made things to natural ones: 32 old and 32 new classes, 8 + 8 "
+        f"to validate, 20 + 20 unseen, {SIDE} px; {HELD_OUT} (the paper does not list its "
+        "classes: these are drawn, with all their images, from ImageNet's 449 natural and 551 "
+        "man-made ones).",
+        _photographs,
+        partial(_imagenet_across, "manmade", "natural"),
+        BY_WORDNET_ID,
+    ),
+    Protocol(
+        "folder",
+        "Classes of one's own, split at random: two fifths old, two fifths new, a tenth to "
+        f"validate, a tenth unseen, {LEAST} of each at least; {HELD_OUT} (not in the paper).",
+        _own,
+        _any_classes,
+        "a folder with one sub-folder of images per class, or a packed image file",
     ),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}

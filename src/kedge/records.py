@@ -9,17 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
-import subprocess
-import sys
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from kedge.config import EpisodeShape, from_dict
 from kedge.durable import write_atomically
@@ -28,6 +22,7 @@ from kedge.evaluation import Score
 from kedge.training import Epoch
 
 FORMAT = 1
+INDEX = "recipe.json"  # of a collection
 
 
 @dataclass(frozen=True)
@@ -181,6 +176,70 @@ class Record:
         return cls(**{**data, "runs": runs, "pairs": pairs})
 
 
+@dataclass(frozen=True)
+class Collection:
+    """The records of a recipe: one for each part, such as "1-shot" and "5-shot" of one table.
+
+    A recipe without parts has a single record, whose part is "". On disk a collection is a folder
+    of records with an index beside them, recipe.json.
+    """
+
+    name: str
+    title: str
+    paper: str | None  # id of the paper's table that it repeats
+    parts: dict[str, Record]
+
+    @staticmethod
+    def folder_of(part: str) -> str:
+        """Where the record of a part is, within the folder of the collection."""
+        return re.sub(r"[^\w.=+-]+", "-", part).strip("-.") or "."
+
+    def save_index(self, folder: str | Path) -> None:
+        """Write recipe.json. Whoever makes the records saves them, each in `folder_of` its part."""
+        folders = {part: self.folder_of(part) for part in self.parts}
+        if len(set(folders.values())) < len(folders):
+            raise KedgeError(f"The parts of '{self.name}' need names that give different folders.")
+        index = {
+            "format": FORMAT,
+            "name": self.name,
+            "title": self.title,
+            "paper": self.paper,
+            "parts": folders,
+        }
+        text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
+        path = Path(folder) / INDEX
+        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Collection:
+        path = Path(folder) / INDEX
+        try:
+            index = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise KedgeError(f"{path}: no recipe here; 'kedge bench' writes one.") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise KedgeError(f"{path}: not a readable list of records ({error}).") from None
+        if not isinstance(index, dict) or index.get("format") != FORMAT:
+            raise KedgeError(f"{path}: not a list of kedge records of format {FORMAT}.")
+        name, title, paper = (index.get(key) for key in ("name", "title", "paper"))
+        folders = index.get("parts")
+        if not (
+            isinstance(name, str)
+            and isinstance(title, str)
+            and (paper is None or isinstance(paper, str))
+            and isinstance(folders, dict)
+            and folders
+            and all(cls.folder_of(part) == inner for part, inner in folders.items())
+        ):
+            raise KedgeError(
+                f"{path}: damaged; it must name the recipe and the folder of each part."
+            )
+        parts = {
+            part: Record.load(path.parent / sub / "record.json") for part, sub in folders.items()
+        }
+        return cls(name, title, paper, parts)
+
+
 def load_run(path: Path) -> Run:
     try:
         return run_from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -216,46 +275,3 @@ def average(scores: Iterable[Score]) -> Score:
     n = len(parts)
     ci = math.sqrt(sum(part.ci**2 for part in parts)) / n
     return Score(sum(part.mean for part in parts) / n, ci, sum(part.n for part in parts))
-
-
-def environment() -> dict[str, str]:
-    """Hardware, versions and commit: what a reader needs to repeat the run or to doubt it."""
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": f"{sys.platform} {platform.machine()}",
-        "cpu": _cpu_name(),
-        "cores": str(os.cpu_count()),
-        "threads": str(torch.get_num_threads()),
-        "gpu": gpu,
-    }
-
-
-def _commit() -> str:
-    """The commit of kedge's own checkout; 'unknown' when it was installed from a wheel."""
-    here = Path(__file__).resolve().parent
-    if "site-packages" in here.parts:  # inside somebody else's checkout, perhaps
-        return "unknown"
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"

@@ -5,14 +5,16 @@ Nothing here waits for the device; losses are collected there and read once per 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float, Int64, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
-from kedge.alignment import Sight
+from kedge.alignment import Memory, Rehearsal, Sight
 from kedge.images.augment import Augmentation, augment
 from kedge.methods import Method
-from kedge.model import Model
+from kedge.model import Embedding, Model
 from kedge.protocol import Pool
 
 
@@ -41,14 +43,36 @@ class Pixels:
         return self.pixels[self.rows[positions]].to(self.device, non_blocking=True)
 
 
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One episode, ready for the networks: its images class by class, support before queries."""
+
+    images: UInt8[Tensor, "b c h w"]
+    how: Augmentation
+    classes: Int64[Tensor, " k"]  # places in the pool
+    n_shot: int
+
+
 class TrainStep:
     """One optimizer step on one episode: L_CE + λ · alignment."""
 
-    def __init__(self, student: Model, teacher: Model | None, method: Method, lr: float) -> None:
-        self.student, self.method = student, method
-        self.teacher = teacher if method.alignment else None
-        weights = [*student.embedding.parameters(), *student.head.parameters()]
-        self.optimizer = torch.optim.Adam(weights, lr=lr, fused=True)
+    def __init__(
+        self,
+        student: Model,
+        teacher: Model,
+        method: Method,
+        lr: float,
+        rows: Float[Tensor, "classes r"] | None,
+        memory: Memory,
+    ) -> None:
+        self.student, self.teacher, self.method = student, teacher, method
+        self.alignment = method.alignment if method.weight else None  # λ = 0 is fine-tuning
+        self.rows = None if rows is None else nn.Parameter(rows)
+        self.memory = {key: value.to(student.device) for key, value in memory.items()}
+        frozen = {name: weight.detach() for name, weight in teacher.weights().items()}
+        self.weights = (student.weights(), frozen)
+        learned = [*self.weights[0].values(), *([] if self.rows is None else [self.rows])]
+        self.optimizer = torch.optim.Adam(learned, lr=lr, fused=True)
         self.bf16 = uses_bf16(student.device)
 
     def set_lr(self, lr: float) -> None:
@@ -56,36 +80,40 @@ class TrainStep:
             group["lr"] = lr
 
     def __call__(
-        self,
-        images: UInt8[Tensor, "b c h w"],
-        how: Augmentation,
-        classes: Int64[Tensor, " k"],
-        n_shot: int,
-        anchors: Float[Tensor, "a r"] | None,
+        self, task: Task, anchors: Float[Tensor, "a r"] | None, old_task: Task | None
     ) -> Float[Tensor, " 3"]:
         """Loss, cross-entropy and penalty of this step, still on the device."""
-        pixels = augment(images, how)
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.bf16):
-            features = self.student.embedding(pixels)
-        episode = features.unflatten(0, (len(classes), -1))  # k, s+q, d
-        cross_entropy = self.student.head.loss(episode, n_shot, classes)
-        penalty = self._penalty(pixels, features, anchors)
+        pixels = augment(task.images, task.how)
+        features = self._features(self.student.embedding, pixels)
+        episode = features.unflatten(0, (len(task.classes), -1))  # k, s+q, d
+        rows = None if self.rows is None else self.rows[task.classes]
+        cross_entropy = self.student.head.loss(episode, task.n_shot, rows)
+        penalty = features.new_zeros(())
+        if self.alignment is not None:
+            rehearsal = None if old_task is None else self._rehearse(old_task)
+            with torch.no_grad():
+                old = self._features(self.teacher.embedding, pixels)
+            sight = Sight(
+                features, old, self.teacher.head, anchors, self.memory, *self.weights, rehearsal
+            )
+            penalty = self.alignment.penalty(sight)
         loss = cross_entropy + self.method.weight * penalty
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         return torch.stack([loss.detach(), cross_entropy.detach(), penalty.detach()])
 
-    def _penalty(
-        self,
-        pixels: Float[Tensor, "b c h w"],
-        features: Float[Tensor, "b d"],
-        anchors: Float[Tensor, "a r"] | None,
-    ) -> Float[Tensor, ""]:
-        if self.teacher is None or self.method.alignment is None:
-            return features.new_zeros(())
-        with torch.no_grad(), torch.autocast(
-            pixels.device.type, torch.bfloat16, enabled=self.bf16
-        ):  # fmt: skip
-            old = self.teacher.embedding(pixels)
-        return self.method.alignment.penalty(Sight(features, old, self.teacher.head, anchors))
+    def _rehearse(self, task: Task) -> Rehearsal:
+        """A forward pass of its own: a task is normalised by its own statistics."""
+        pixels = augment(task.images, task.how)
+        new = self._features(self.student.embedding, pixels)
+        with torch.no_grad():
+            old = self._features(self.teacher.embedding, pixels)
+        ways = (len(task.classes), -1)
+        return Rehearsal(new.unflatten(0, ways), old.unflatten(0, ways), task.n_shot)
+
+    def _features(
+        self, embedding: Embedding, pixels: Float[Tensor, "b c h w"]
+    ) -> Float[Tensor, "b d"]:
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.bf16):
+            return embedding(pixels)

@@ -9,17 +9,20 @@ each epoch is on disk, and the plan of an epoch depends on (seed, round, epoch) 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from kedge.config import TrainConfig, to_dict
+from kedge.alignment import Memory
+from kedge.config import EpisodeShape, TrainConfig, to_dict
 from kedge.durable import digest, load_tensors, save_tensors, under
 from kedge.episodes import check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
@@ -30,7 +33,7 @@ from kedge.model import LineageEntry, Model
 from kedge.progress import Tick, silent
 from kedge.protocol import Delivery, Pool, union
 from kedge.seeding import generator, torch_seed
-from kedge.step import Pixels, TrainStep
+from kedge.step import Pixels, Task, TrainStep
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,13 @@ def train_round(
     config: TrainConfig,
     checkpoint: Path | None = None,
     tick: Tick = silent,
+    memory: Memory | None = None,
 ) -> RoundResult:
-    """Train `start` on a delivery. `start` itself is not changed: it is the teacher."""
+    """Train `start` on a delivery. `start` itself is not changed: it is the teacher.
+
+    `memory` is what the method has kept of earlier rounds, as `remember` gave it.
+    """
+    memory = memory or {}
     pool = training_pool(method, delivery)
     check_pool(pool, config.episode)
     check_pool(delivery.val, config.episode)
@@ -78,18 +86,18 @@ def train_round(
     )
     frozen = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen)
-    step = TrainStep(student, teacher, method, config.schedule.lr)
-    identity = _identity(start, pool, delivery, method, config)
+    rows = start.head.rows(start.class_features(pool)) if start.head.learns_rows else None
+    step = TrainStep(student, teacher, method, config.schedule.lr, rows, memory)
+    identity = _identity(start, pool, delivery, method, config, memory)
     state = State(step, config.schedule.lr)
     if checkpoint is not None and checkpoint.exists():
         state.load(checkpoint, identity)
         tick(len(state.history) * config.schedule.episodes)
-    pixels = Pixels(pool, start.device)
+    practice = Practice(step, pool, start.anchors, config, delivery.round)
     for epoch in range(len(state.history), config.schedule.epochs):
         step.set_lr(state.lr)
-        key = (config.seed, delivery.round, epoch)
         began = time.perf_counter()
-        losses = _train_epoch(step, pixels, pool, start.anchors, config, key, tick)
+        losses = practice.epoch(epoch, tick)
         if not math.isfinite(sum(losses)):
             raise KedgeError(
                 f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: the loss "
@@ -115,43 +123,103 @@ def train_round(
         best_epoch=state.best_epoch,
         val_accuracy=state.best,
     )
-    model = replace(student.with_anchors_of(pool), lineage=(*start.lineage, entry))
+    learned = None if step.rows is None else step.rows.detach()
+    model = replace(student.with_anchors_of(pool, learned), lineage=(*start.lineage, entry))
     return RoundResult(model, tuple(state.history), state.seconds)
 
 
-def _train_epoch(
-    step: TrainStep,
-    pixels: Pixels,
-    pool: Pool,
-    anchors: Float[Tensor, "classes r"],
-    config: TrainConfig,
-    key: tuple[int, int, int],
-    tick: Tick,
-) -> tuple[float, float, float]:
-    """Mean loss, cross-entropy and penalty; all that is random follows from the key."""
-    student, device = step.student, step.student.device
-    n_episodes, shape = config.schedule.episodes, config.episode
-    plan = plan_episodes(pool, shape, n_episodes, generator("train", *key))
-    n_images = shape.n_way * (shape.n_shot + shape.n_query)
-    how = draw_augmentation(
-        generator("augment", *key), n_episodes, n_images, pool.table.image_size
-    ).to(device)
-    alignment = step.method.alignment
-    per_step = alignment.anchors_per_step(shape.n_way, len(anchors)) if alignment else 0
-    drawn = plan_anchors(len(anchors), per_step, n_episodes, generator("anchors", *key)).to(device)
-    positions, classes = plan.positions.flatten(1).to(pixels.rows.device), plan.classes.to(device)
-    losses = torch.zeros(3, device=device)
-    student.embedding.train()
-    student.head.train()
-    own = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
-        torch.manual_seed(torch_seed("dropblock", *key))
-        for i in range(n_episodes):
-            chosen = anchors[drawn[i]] if per_step else None
-            losses += step(pixels.fetch(positions[i]), how[i], classes[i], plan.n_shot, chosen)
-            tick(1)
-    mean, cross_entropy, penalty = (losses / n_episodes).tolist()
-    return mean, cross_entropy, penalty
+def remember(
+    method: Method, model: Model, delivery: Delivery, before: Memory, config: TrainConfig
+) -> Memory:
+    """What the method keeps for its next round, besides the model, once this one has ended."""
+    if method.alignment is None:
+        return {}
+    return method.alignment.remember(model, training_pool(method, delivery), before, config.seed)
+
+
+class Practice:
+    """The episodes of a round, epoch by epoch. All that is random follows from the epoch's key."""
+
+    def __init__(
+        self,
+        step: TrainStep,
+        pool: Pool,
+        anchors: Float[Tensor, "classes r"],
+        config: TrainConfig,
+        round: int,
+    ) -> None:
+        self.step, self.anchors, self.config, self.round = step, anchors, config, round
+        device = step.student.device
+        self.new = Source("", pool, config.episode, config.schedule.episodes, device)
+        self.old: Source | None = None
+        if step.alignment is not None:
+            found = step.alignment.rehearse(step.memory, config.episode)
+            if found is not None:
+                self.old = Source("old ", *found, config.schedule.episodes, device)
+
+    def epoch(self, epoch: int, tick: Tick) -> tuple[float, float, float]:
+        """Mean loss, cross-entropy and penalty."""
+        step, config = self.step, self.config
+        student, device = step.student, step.student.device
+        key = (config.seed, self.round, epoch)
+        hard = config.schedule.tasks == "hard"
+        if hard:
+            from kedge.task2vec import nearest_classes
+        nearest = nearest_classes(student, self.new.pool, key) if hard else None
+        tasks = self.new.tasks(key, nearest)
+        old_tasks = itertools.repeat(None) if self.old is None else self.old.tasks(key)
+        anchors = self._anchors(key)
+        losses = torch.zeros(3, device=device)
+        student.embedding.train()
+        student.head.train()
+        own = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
+            torch.manual_seed(torch_seed("dropblock", *key))
+            for task, chosen, old_task in zip(tasks, anchors, old_tasks, strict=False):
+                losses += step(task, chosen, old_task)
+                tick(1)
+        mean, cross_entropy, penalty = (losses / config.schedule.episodes).tolist()
+        return mean, cross_entropy, penalty
+
+    def _anchors(self, key: tuple[int, int, int]) -> Iterator[Float[Tensor, "a r"] | None]:
+        """Those which each step is held against."""
+        alignment, n = self.step.alignment, self.config.schedule.episodes
+        ways = self.config.episode.ways[1]
+        per_step = alignment.anchors_per_step(ways, len(self.anchors)) if alignment else 0
+        if per_step == 0:
+            yield from itertools.repeat(None, n)
+            return
+        drawn = plan_anchors(len(self.anchors), per_step, n, generator("anchors", *key))
+        for chosen in drawn.to(self.anchors.device):
+            yield self.anchors[chosen]
+
+
+class Source:
+    """Where episodes come from: a pool, and the shape they have."""
+
+    def __init__(
+        self, name: str, pool: Pool, shape: EpisodeShape, n_episodes: int, device: torch.device
+    ) -> None:
+        self.name, self.pool, self.shape, self.n_episodes = name, pool, shape, n_episodes
+        self.pixels, self.device = Pixels(pool, device), device
+
+    def tasks(
+        self,
+        key: tuple[int, int, int],
+        nearest: Int64[Tensor, "classes others"] | None = None,
+    ) -> Iterator[Task]:
+        """An epoch of them, drawn at once."""
+        rng = generator(f"{self.name}train", *key)
+        plan = plan_episodes(self.pool, self.shape, self.n_episodes, rng, nearest)
+        rng = generator(f"{self.name}augment", *key)
+        most = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
+        size = self.pool.table.image_size
+        how = draw_augmentation(rng, self.n_episodes, most, size).to(self.device)
+        plan = plan.to(self.pixels.rows.device)
+        for i in range(self.n_episodes):
+            positions, classes = plan.episode(i)
+            images = self.pixels.fetch(positions.flatten())
+            yield Task(images, how.of(i, len(images)), classes.to(self.device), plan.n_shot[i])
 
 
 def validate(model: Model, pool: Pool, config: TrainConfig) -> float:
@@ -219,7 +287,8 @@ class State:
 
     def _weights(self) -> dict[str, Tensor]:
         parts = {"embedding": self.step.student.embedding, "head": self.step.student.head}
-        return {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
+        weights = {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
+        return weights if self.step.rows is None else {**weights, "rows": self.step.rows.detach()}
 
     def _set_weights(self, weights: dict[str, Tensor]) -> None:
         own = self._weights()
@@ -245,7 +314,12 @@ class State:
 
 
 def _identity(
-    start: Model, pool: Pool, delivery: Delivery, method: Method, config: TrainConfig
+    start: Model,
+    pool: Pool,
+    delivery: Delivery,
+    method: Method,
+    config: TrainConfig,
+    memory: Memory,
 ) -> str:
     """Two runs with this in common do the same thing, so one may continue the other."""
     return json.dumps(
@@ -261,5 +335,6 @@ def _identity(
             "validation": delivery.val.classes,
             "validation images": delivery.val.table.fingerprint,
             "rows": digest({"training": pool.rows, "validation": delivery.val.rows}),
+            "memory": digest(memory),
         }
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kedge.alignment import DirectFeatureAlignment, IndirectDiscriminantAlignment, Sight
+from kedge.alignment.divergence import DIVERGENCES
 from kedge.errors import KedgeError
 from kedge.heads import PrototypeHead
 
@@ -31,8 +32,11 @@ def normal(*shape: int, seed: int) -> Tensor:
 NEW, OLD, ANCHORS = normal(N, D, seed=0), normal(N, D, seed=1), normal(A, D, seed=2)
 
 
-def penalty(new: Tensor, old: Tensor = OLD, anchors: Tensor = ANCHORS) -> float:
-    return IDA.penalty(Sight(new, old, PrototypeHead(D, T), anchors)).item()
+def penalty(
+    new: Tensor, old: Tensor = OLD, anchors: Tensor = ANCHORS, divergence: str = "kl"
+) -> float:
+    ida = IndirectDiscriminantAlignment(divergence=divergence)
+    return ida.penalty(Sight(new, old, PrototypeHead(D, T), anchors)).item()
 
 
 def direct(new: Tensor) -> float:
@@ -63,6 +67,36 @@ def test_penalty_is_kl_from_old_to_new_and_not_the_reverse() -> None:
     assert penalty(NEW) == pytest.approx(forward, rel=1e-9)
 
 
+def js(p: list[float], q: list[float]) -> float:
+    middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    return (kl(p, middle) + kl(q, middle)) / 2
+
+
+def squared(p: list[float], q: list[float]) -> float:
+    return sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [("kl", kl), ("reverse", lambda old, new: kl(new, old)), ("js", js), ("squared", squared)],
+)
+def test_the_option_says_which_divergence(name: str, direction: Callable) -> None:
+    ida = IndirectDiscriminantAlignment(divergence=name)
+    value = ida.penalty(Sight(NEW, OLD, PrototypeHead(D, T), ANCHORS)).item()
+    assert value == pytest.approx(slow(NEW.tolist(), direction), rel=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0, 7.0])
+def test_the_option_says_which_temperature_both_softmaxes_have(temperature: float) -> None:
+    """Whatever the head's own is."""
+    warm = IndirectDiscriminantAlignment(temperature=temperature)
+    head = PrototypeHead(D, temperature)
+    same = IDA.penalty(Sight(NEW, OLD, head, ANCHORS)).item()
+    for own in (1.0, 3.0):
+        value = warm.penalty(Sight(NEW, OLD, PrototypeHead(D, own), ANCHORS)).item()
+        assert value == pytest.approx(same, rel=1e-9)
+
+
 def test_gradient_is_that_of_the_loops() -> None:
     new = NEW.clone().requires_grad_()
     value = IDA.penalty(Sight(new, OLD, PrototypeHead(D, T), ANCHORS))
@@ -83,12 +117,14 @@ def test_penalty_survives_probabilities_that_underflow() -> None:
     assert value.item() == pytest.approx(2 * 300**2 / T, rel=1e-4)
 
 
-def test_penalty_is_the_same_in_any_rotated_or_shifted_space() -> None:
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_penalty_is_the_same_in_any_rotated_or_shifted_space(name: str) -> None:
     turn, _ = torch.linalg.qr(normal(D, D, seed=3))
     shift = 10 * normal(D, seed=4)
     turned = [points @ turn + shift for points in (NEW, OLD, ANCHORS)]
-    assert penalty(*turned) == pytest.approx(penalty(NEW), rel=1e-9)
-    assert penalty(NEW @ turn, OLD, ANCHORS) != pytest.approx(penalty(NEW), rel=1e-2)
+    here = penalty(NEW, divergence=name)
+    assert penalty(*turned, divergence=name) == pytest.approx(here, rel=1e-9)
+    assert penalty(NEW @ turn, divergence=name) != pytest.approx(here, rel=1e-2)
 
 
 def across(anchors: Tensor) -> Tensor:
@@ -98,13 +134,15 @@ def across(anchors: Tensor) -> Tensor:
     return torch.eye(D, dtype=torch.float64) - basis @ basis.T
 
 
-def test_features_move_freely_across_the_anchors_while_dfa_holds_them() -> None:
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_features_move_freely_across_the_anchors_while_dfa_holds_them(name: str) -> None:
     move = normal(N, D, seed=5) @ across(ANCHORS)
     assert move.norm() > 1
-    assert penalty(NEW + 3 * move) == pytest.approx(penalty(NEW), rel=1e-9)
+    here = penalty(NEW, divergence=name)
+    assert penalty(NEW + 3 * move, divergence=name) == pytest.approx(here, rel=1e-9)
     assert direct(NEW + 3 * move) != pytest.approx(direct(NEW), rel=1e-2)
     assert direct(OLD + 3 * move) > 1
-    assert penalty(OLD + 3 * move) == pytest.approx(0, abs=1e-12)
+    assert penalty(OLD + 3 * move, divergence=name) == pytest.approx(0, abs=1e-12)
 
 
 def test_features_are_held_along_the_anchors_differences() -> None:
@@ -129,6 +167,23 @@ def test_the_option_says_how_many_anchors_a_step_is_held_against(
 def test_as_many_anchors_as_ways_unless_told_otherwise() -> None:
     assert IDA.anchors_per_step(n_way=7, n_anchors=64) == 7
     assert IDA.anchors_per_step(n_way=7, n_anchors=4) == 4
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"divergence": "cosine"}, "IDA: divergence must be one of kl, reverse, js, squared"),
+        ({"divergence": 3}, "IDA: divergence must be one of"),
+        ({"temperature": 0}, "IDA: temperature must be a number above 0"),
+        ({"temperature": -2.0}, "IDA: temperature must be"),
+        ({"temperature": math.nan}, "IDA: temperature must be"),
+        ({"temperature": "cold"}, "IDA: temperature must be"),
+    ],
+)
+def test_verdicts_that_make_no_sense_are_refused(options: dict, reason: str) -> None:
+    with pytest.raises(KedgeError, match=reason):
+        IndirectDiscriminantAlignment(**options)
 
 
 @pytest.mark.usefixtures("unchecked")

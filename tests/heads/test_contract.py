@@ -1,4 +1,7 @@
-"""What every head must do. A new head is tested by being listed in HEADS."""
+"""What every head must do. A new head is tested by being listed in HEADS.
+
+A head that learns rows is tested with rows at hand; without them it must manage too.
+"""
 
 import inspect
 
@@ -7,13 +10,15 @@ import torch
 from torch import Tensor
 
 from kedge.config import HeadConfig
+from kedge.errors import KedgeError
 from kedge.heads import HEADS, Head, build_head
 
 D = 8  # features
 SHAPES = [(2, 1), (2, 5), (5, 1), (5, 5), (7, 3), (20, 2)]  # ways, shots
+NAMES = [*sorted(HEADS), "ecm training=inner"]
 
 
-@pytest.fixture(params=sorted(HEADS))
+@pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -26,6 +31,15 @@ def head(name: str) -> Head:
 def make(name: str, temperature: float = 2.0) -> Head:
     torch.manual_seed(0)
     return build_head(HeadConfig(name, temperature), D).eval()
+
+
+def kind(name: str) -> type[Head]:
+    return HEADS[name.split()[0]]
+
+
+def rows_of(head: Head, episode: Tensor) -> Tensor | None:
+    """As a round would have them for the classes of an episode; None if the head learns none."""
+    return head.rows(list(episode)).detach() if head.learns_rows else None
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -96,13 +110,24 @@ def test_logits_and_loss_are_finite_at_any_scale_of_the_features(
     episode = scale * normal(5, s + 3, D) + scale
     logits = head.logits(episode[:, s:].flatten(0, 1), head.fit(episode[:, :s]))
     assert logits.isfinite().all()
-    assert head.loss(episode, s, torch.arange(5)).isfinite()
+    for rows in (rows_of(head, episode), None):
+        assert head.loss(episode, s, rows).isfinite()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 1e3])
+def test_gradients_are_finite_at_any_scale_of_the_features(head: Head, scale: float) -> None:
+    episode = (scale * normal(5, 4, D) + scale).requires_grad_()
+    for rows in (rows_of(head, episode), None):
+        loss = head.loss(episode, 1, rows)
+        for slope in torch.autograd.grad(loss, [episode, *head.parameters()], allow_unused=True):
+            assert slope is None or slope.isfinite().all()
 
 
 @pytest.mark.parametrize(("k", "s"), SHAPES)
 def test_loss_is_a_scalar_that_falls_against_its_gradient(head: Head, k: int, s: int) -> None:
     episode = normal(k, s + 3, D).requires_grad_()
-    loss = head.loss(episode, s, torch.arange(k))
+    rows = rows_of(head, episode)
+    loss = head.loss(episode, s, rows)
     assert loss.shape == ()
     loss.backward()
     slope = episode.grad
@@ -110,7 +135,29 @@ def test_loss_is_a_scalar_that_falls_against_its_gradient(head: Head, k: int, s:
     assert slope.isfinite().all()
     assert (slope.abs().sum(-1) > 0).all(), "some image of the episode teaches nothing"
     further = episode.detach() - 1e-2 * slope / slope.norm()
-    assert head.loss(further, s, torch.arange(k)) < loss
+    assert head.loss(further, s, rows) < loss
+
+
+@pytest.mark.parametrize(("k", "s"), SHAPES)
+def test_the_loss_is_the_cross_entropy_of_what_is_practised(head: Head, k: int, s: int) -> None:
+    episode = normal(k, s + 3, D)
+    for rows in (rows_of(head, episode), None):
+        logits, targets = head.practise(episode, s, rows)
+        assert logits.shape == (len(targets), k)
+        assert torch.equal(targets.bincount(), torch.full((k,), len(targets) // k))
+        right = logits.log_softmax(1)[torch.arange(len(targets)), targets]
+        torch.testing.assert_close(head.loss(episode, s, rows), -right.mean())
+
+
+@pytest.mark.parametrize(("k", "s"), SHAPES)
+def test_queries_are_practised_on_the_support_where_no_rows_are_learned(
+    head: Head, k: int, s: int
+) -> None:
+    episode = normal(k, s + 3, D)
+    logits, targets = head.practise(episode, s, None)
+    expected = head.logits(episode[:, s:].flatten(0, 1), head.fit(episode[:, :s]))
+    torch.testing.assert_close(logits, expected)
+    assert torch.equal(targets, torch.arange(k).repeat_interleave(3))
 
 
 def test_permuting_classes_permutes_logits_and_leaves_the_loss(head: Head) -> None:
@@ -119,10 +166,9 @@ def test_permuting_classes_permutes_logits_and_leaves_the_loss(head: Head) -> No
     logits = head.logits(features, head.fit(episode[:, :2]))
     permuted = head.logits(features, head.fit(episode[order, :2]))
     torch.testing.assert_close(permuted, logits[:, order], rtol=1e-4, atol=1e-4)
-    classes = torch.arange(5)
-    torch.testing.assert_close(
-        head.loss(episode[order], 2, classes[order]), head.loss(episode, 2, classes)
-    )
+    rows = rows_of(head, episode)
+    theirs = None if rows is None else rows[order]
+    torch.testing.assert_close(head.loss(episode[order], 2, theirs), head.loss(episode, 2, rows))
 
 
 def test_the_order_of_the_examples_does_not_matter(head: Head) -> None:
@@ -139,9 +185,44 @@ def test_inputs_are_left_as_they_were(head: Head) -> None:
     episode, present = normal(3, 4, D), torch.ones(3, 2, dtype=torch.bool)
     before = episode.clone()
     head.logits(episode[:, 2:].flatten(0, 1), head.fit(episode[:, :2], present))
-    head.loss(episode, 2, torch.arange(3))
-    head.anchors(list(episode))
+    rows = rows_of(head, episode)
+    rows_before = None if rows is None else rows.clone()
+    head.loss(episode, 2, rows)
+    kept = head.anchors(list(episode), rows)
     assert torch.equal(episode, before)
+    if rows is not None:
+        kept.zero_()
+        assert torch.equal(rows, rows_before), "anchors outlive the rows, which go on changing"
+
+
+def test_rows_start_as_representatives_and_end_as_anchors(head: Head) -> None:
+    features = [cloud[:n] for cloud, n in zip(clusters(3, 40), (40, 1, 9), strict=True)]
+    if not head.learns_rows:
+        return
+    rows = head.rows(features)
+    assert rows.shape == head.fit(normal(3, 1, D)).shape
+    for i, of_class in enumerate(features):
+        assert (head.logits(of_class, rows).argmax(1) == i).all()
+    learned = (rows + 1).detach().requires_grad_()
+    anchors = head.anchors(features, learned)
+    assert torch.equal(anchors, learned)
+    assert not anchors.requires_grad
+
+
+def test_rows_learn_where_there_are_any(head: Head) -> None:
+    episode = normal(5, 6, D)
+    rows = rows_of(head, episode)
+    if rows is not None:
+        (slope,) = torch.autograd.grad(head.loss(episode, 2, rows.requires_grad_()), rows)
+        assert (slope.abs().sum(1) > 0).all()
+
+
+def test_every_parameter_of_a_head_learns(head: Head) -> None:
+    episode = normal(5, 6, D).requires_grad_()
+    head.loss(episode, 2, rows_of(head, episode)).backward()
+    for name, parameter in head.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 7, 30), (40, 2, 9, 9, 1)])
@@ -189,14 +270,38 @@ def test_separable_clusters_are_told_apart(head: Head, k: int, s: int) -> None:
 
 
 def test_the_constructor_only_stores(name: str) -> None:
-    kind = HEADS[name]
-    head = kind(D, 3.5)
-    assert list(inspect.signature(kind).parameters) == ["n_features", "temperature"]
+    head = kind(name)(D, 3.5)
+    parameters = inspect.signature(kind(name)).parameters
+    assert list(parameters)[:2] == ["n_features", "temperature"]
+    for option in list(parameters.values())[2:]:
+        assert option.kind is inspect.Parameter.KEYWORD_ONLY
+        assert option.default is not inspect.Parameter.empty
     assert (head.n_features, head.temperature) == (D, 3.5)
     assert not [key for key in vars(head) if key.endswith("_")], "fitted before fit"
 
 
 def test_a_head_is_final_and_is_built_by_its_name(name: str) -> None:
-    assert type(make(name)) is HEADS[name]
-    assert HEADS[name].__bases__ == (Head,)
-    assert getattr(HEADS[name], "__final__", False)
+    assert type(make(name)) is kind(name)
+    assert kind(name).__bases__ == (Head,)
+    assert getattr(kind(name), "__final__", False)
+
+
+def test_parameters_follow_from_the_random_state_alone(name: str) -> None:
+    for key, value in make(name).state_dict().items():
+        assert torch.equal(value, make(name).state_dict()[key])
+
+
+def test_a_head_can_be_built_without_memory_and_filled_from_a_file(name: str) -> None:
+    original = make(name)
+    with torch.device("meta"):
+        head = build_head(HeadConfig(name), D)
+    assert all(parameter.is_meta for parameter in head.parameters())
+    head.load_state_dict(original.state_dict(), assign=True)
+    support, features = normal(3, 2, D), normal(4, D, seed=1)
+    expected = original.logits(features, original.fit(support))
+    assert torch.equal(head.logits(features, head.fit(support)), expected)
+
+
+def test_an_unknown_option_is_named(name: str) -> None:
+    with pytest.raises(KedgeError, match="colour"):
+        make(f"{name} colour=red")

@@ -49,6 +49,16 @@ def _parse(args: list[str]) -> Any:
     if args and args[0] in COMMANDS:
         kind: Any = COMMANDS[args.pop(0)]
         prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)
+        if hasattr(kind, "default"):
+            start = kind.default(args)
+            return tyro.cli(
+                kind,
+                prog=prog,
+                description=about,
+                args=args,
+                config=(OmitArgPrefixes,),
+                default=start,
+            )
     else:
         lines = {name: (kind.__doc__ or "").split("\n")[0] for name, kind in COMMANDS.items()}
         kind = Union[  # noqa: UP007

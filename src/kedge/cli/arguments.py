@@ -34,3 +34,7 @@ NewModelFile = Annotated[
     ),
 ]
 Seed = Annotated[int, arg(help="Every random choice follows from this number.")]
+Shape = Annotated[
+    int | tuple[int, int] | None,
+    arg(metavar="N [MOST]", help_behavior_hint="(default: as in the first round)"),
+]

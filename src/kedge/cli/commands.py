@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,11 +17,13 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Validation
+from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Shape, Validation
 from kedge.config import OWN_IMAGES, SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kedge.model import Model
 
 SMALL = BackboneConfig(width=32)
@@ -41,6 +43,10 @@ class Bench:
     - NU: no update, the old model as it is.
     - FT: fine-tuning on the new classes; nothing holds it, so it forgets.
     - DFA: fine-tuning, but each image must keep its feature (direct feature alignment).
+    - EWC: fine-tuning, but weights that mattered for the old classes are held back (elastic
+      weight consolidation).
+    - EIML: fine-tuning that also rehearses tasks made of some kept images of every old class
+      (exemplar-based incremental meta-learning).
     - IDA: fine-tuning, but each image must keep its verdict relative to one remembered
       point per old class, the anchors (indirect discriminant alignment).
     - PAR: the paragon, trained from scratch on all old and new images together, which none
@@ -50,13 +56,14 @@ class Bench:
     seeds that are asked for later join those in the folder; nothing is done twice.
     """
 
-    protocol: Annotated[
+    name: Annotated[
         Positional[str],
         arg(
-            metavar="[PROTOCOL]",
-            help="Which classes play which role: drawings (from natural to man-made things), "
-            "drawings-reverse, drawings-random, or drawings-4-rounds (new classes come four "
-            "times).",
+            metavar="[NAME]",
+            help="A recipe (see 'kedge recipes'), a recipe file of your own (.toml), or a "
+            "protocol, which says which classes play which role: drawings (from natural to "
+            "man-made things), drawings-reverse, drawings-random, drawings-4-rounds (new classes "
+            "come four times), … The options below change what the recipe says.",
         ),
     ] = "drawings"
     methods: Annotated[
@@ -64,7 +71,8 @@ class Bench:
         arg(
             metavar="METHOD ...",
             help="What to compare. A method with options is written in quotes: "
-            "'IDA lambda=5', 'IDA anchors=all', 'DFA dimensions=mean'.",
+            "'IDA lambda=5', 'IDA anchors=all', 'IDA divergence=js temperature=4', "
+            "'EIML exemplars=60 choice=nearest', 'DFA dimensions=mean'.",
         ),
     ] = ("NU", "FT", "DFA", "IDA", "PAR")
     seeds: Annotated[
@@ -75,41 +83,76 @@ class Bench:
             "much that matters.",
         ),
     ] = (0,)
+    data: Annotated[
+        str | None,
+        arg(
+            metavar="DATA",
+            help="Images on disk, for a protocol that does not bring its own: a folder with one "
+            "sub-folder of images per class, or a packed image file.",
+            help_behavior_hint="(the drawings need none)",
+        ),
+    ] = None
     out: Annotated[
         Path | None,
         arg(
             metavar="FOLDER",
             help="Where models, results and report go.",
-            help_behavior_hint="(default: runs/PROTOCOL)",
+            help_behavior_hint="(default: runs/NAME)",
         ),
     ] = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
+    update_ways: Shape = None
+    """Classes in each episode of the rounds after the first."""
+    update_shots: Shape = None
+    """Examples per class in each episode of the rounds after the first."""
+    test_ways: Annotated[
+        tuple[int, ...],
+        arg(
+            metavar="WAYS ...",
+            help="Classes in the test episodes; several are all tested.",
+            help_behavior_hint="(default: as in training)",
+        ),
+    ] = ()
+    test_shots: Annotated[
+        tuple[int, ...],
+        arg(
+            metavar="SHOTS ...",
+            help="Examples per class in the test episodes; several are all tested.",
+            help_behavior_hint="(default: as in training)",
+        ),
+    ] = ()
     schedule: Schedule = SHORT
     backbone: BackboneConfig = SMALL
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
     """Test episodes per pool; the interval shrinks with their square root."""
 
+    @classmethod
+    def default(cls, args: list[str]) -> Bench:
+        """What the named recipe says, so that help and options start from there."""
+        from kedge.recipes import load_recipe
+
+        name = args[0] if args and not args[0].startswith("-") else "drawings"
+        recipe = load_recipe(name)
+        if not recipe.settings.keys() - {"protocol"}:
+            return cls(name)
+        base = recipe.base()
+        same = {f.name for f in fields(cls)} - {"name", "out"}
+        return cls(name, **{key: getattr(base, key) for key in same})
+
     def run(self, console: Console) -> None:
         from kedge import progress
-        from kedge.experiment import Experiment, run_experiment
-        from kedge.report import terminal_table, write_report
+        from kedge.bench import run_recipe
+        from kedge.recipes import load_recipe
+        from kedge.report import collection_terminal
 
-        experiment = Experiment(
-            self.protocol,
-            self.methods,
-            self.seeds,
-            self.episode,
-            self.schedule,
-            self.backbone,
-            self.head,
-            self.eval_episodes,
-        )
-        folder = self.out or Path("runs") / self.protocol
+        recipe = load_recipe(self.name)
+        same = {f.name for f in fields(self)} - {"name", "out"}
+        base = replace(recipe.base(), **{key: getattr(self, key) for key in same})
+        folder = self.out or Path("runs") / recipe.name
         with progress.display():
-            record = run_experiment(experiment, folder)
-            page = write_report(record, folder)
-        console.print(terminal_table(record))
+            collection, page = run_recipe(recipe, base, folder)
+        console.print(collection_terminal(collection))
         _say(console, f"Figures: {folder / 'figures'}\nReport: {page}")
 
 
@@ -136,6 +179,16 @@ class Train:
     schedule: Schedule = OWN_IMAGES
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
+    keep: Annotated[
+        str | None,
+        arg(
+            metavar="METHOD",
+            help="Also keep what this method will need for updates, in MODEL.memory beside the "
+            "model: 'EIML exemplars=30' keeps images, EWC how much each weight matters. IDA "
+            "needs nothing but the model.",
+            help_behavior_hint="(default: nothing)",
+        ),
+    ] = None
     seed: Seed = 0
 
     def run(self, console: Console) -> None:
@@ -156,6 +209,8 @@ class Train:
                 seed=self.seed,
                 checkpoint=checkpoint,
             )
+            if self.keep is not None:
+                _keep(model, self.data, self.keep, None, self.seed, self.out)
             _finish(console, model, self.out, checkpoint)
 
 
@@ -175,8 +230,9 @@ class Update:
         str,
         arg(
             help="What holds the model to what it knew: IDA (its verdicts relative to the "
-            "anchors), DFA (every feature) or FT (nothing). With options in quotes: "
-            "'IDA lambda=5 anchors=all'.",
+            "anchors), DFA (every feature), EIML (images that were kept), EWC (its weights) or FT "
+            "(nothing). With options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC need "
+            "MODEL.memory, which 'kedge train --keep' and 'kedge update' write.",
         ),
     ] = "IDA"
     val: Validation = None
@@ -190,6 +246,7 @@ class Update:
 
         model = Model.load(self.model)
         checkpoint = _claim(self.out)
+        memory = _kept(self.model, self.method)
         with progress.display(), _alone(self.out):
             better = api.update(
                 model,
@@ -200,7 +257,9 @@ class Update:
                 schedule=self.schedule,
                 seed=self.seed,
                 checkpoint=checkpoint,
+                memory=memory,
             )
+            _keep(better, self.data, self.method, memory, self.seed, self.out)
             _finish(console, better, self.out, checkpoint)
 
 
@@ -312,20 +371,43 @@ class Report:
 
     def run(self, console: Console) -> None:
         from kedge import progress
-        from kedge.records import Record
-        from kedge.report import terminal_table, write_report
+        from kedge.bench import report_again
 
         if not self.runs:
             raise KedgeError("RUN: name at least one folder that 'kedge bench' has written.")
         for path in self.runs:
-            file = path / "record.json" if path.is_dir() else path
-            record = Record.load(file)
-            # Several records may lie in one folder: each but record.json gets one of its own.
-            own = file.parent if file.name == "record.json" else file.with_suffix("")
             with progress.display():
-                page = write_report(record, own)
-            console.print(terminal_table(record))
+                shown, page = report_again(path)
+            console.print(shown)
             _say(console, f"Report: {page}")
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the ready experiments, or print one, to be copied and changed.
+
+    'kedge bench NAME' runs a recipe; a changed copy is run by its path.
+    """
+
+    recipe: Annotated[
+        Positional[str | None],
+        arg(
+            metavar="[NAME]",
+            help="Name of a recipe, such as drawings-mini-pn.",
+            help_behavior_hint="(default: list them)",
+        ),
+    ] = None
+
+    def run(self, console: Console) -> None:
+        from kedge import recipes
+
+        if self.recipe is not None:
+            print(recipes.text(self.recipe), end="")
+            return
+        table = Table("recipe", "what it shows")
+        for name in recipes.recipe_names():
+            table.add_row(name, escape(recipes.load_recipe(name).title))
+        console.print(table)
 
 
 @dataclass(frozen=True)
@@ -360,6 +442,7 @@ COMMANDS = {
     "evaluate": Evaluate,
     "predict": Predict,
     "report": Report,
+    "recipes": Recipes,
     "paper": Paper,
 }
 
@@ -369,6 +452,34 @@ def _claim(out: Path) -> Path:
     if out.exists():
         raise KedgeError(f"{out}: already exists and is not overwritten; choose another --out.")
     return out.with_name(f"{out.name}.training")
+
+
+def _kept(model: Path, method: str) -> dict[str, Tensor]:
+    """What was kept for this method when the model was made."""
+    from kedge.durable import load_tensors
+    from kedge.methods import parse_method
+
+    path = _memory_of(model)
+    if not path.exists():
+        return {}
+    about, kept = load_tensors(path, "memory of a method")
+    for_, wanted = str(about.get("method")).split()[0], parse_method(method).label.split()[0]
+    return kept if for_ == wanted else {}
+
+
+def _keep(
+    model: Model, data: str, method: str, before: dict[str, Tensor] | None, seed: int, out: Path
+) -> None:
+    from kedge import api
+    from kedge.durable import save_tensors
+
+    kept = api.remember(model, data, method=method, before=before, seed=seed)
+    if kept:
+        save_tensors(_memory_of(out), kept, {"method": method})
+
+
+def _memory_of(model: Path) -> Path:
+    return model.with_name(f"{model.name}.memory")
 
 
 def _alone(out: Path) -> AbstractContextManager[None]:

@@ -16,6 +16,8 @@ class Head(nn.Module, ABC):
     Options are keyword-only arguments of the constructor, with defaults.
     """
 
+    learns_rows: bool = False  # whether a round learns a representative for each of its classes
+
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
         self.n_features, self.temperature = n_features, temperature
@@ -43,12 +45,12 @@ class Head(nn.Module, ABC):
         rows: Float[Tensor, "k r"] | None,
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
         """What meta-training practises on one episode: the logits of some of its images, and the
-        right answers. `rows` are those of the episode's classes; see `rows`."""
+        right answers. `rows` are those of the episode's classes, if the head learns such."""
 
-    @abstractmethod
-    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"] | None:
-        """Representatives that are learned themselves while a round lasts, as they start: one for
-        each class that is trained on, from all its images. None if the head learns none."""
+    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
+        """The representatives that a round learns, as they start: one for each class that it
+        trains on, from all its images. Asked for only if the head `learns_rows`."""
+        raise NotImplementedError
 
     @abstractmethod
     def anchors(

@@ -45,9 +45,6 @@ class PrototypeHead(Head):
         targets = torch.arange(k, device=episode.device).repeat_interleave(n - n_shot)
         return self.logits(queries, self.fit(episode[:, :n_shot])), targets
 
-    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> None:
-        return None
-
     def anchors(
         self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k d"] | None = None
     ) -> Float[Tensor, "k d"]:

@@ -30,8 +30,10 @@ class Augmentation:
     mirrored: Bool[Tensor, "*batch"]
     colour: Float[Tensor, "*batch 3"]  # factors of brightness, contrast, saturation
 
-    def __getitem__(self, i: int) -> Augmentation:
-        return Augmentation(self.top[i], self.left[i], self.mirrored[i], self.colour[i])
+    def of(self, episode: int, n_images: int) -> Augmentation:
+        """For the images of one episode, which may have fewer than there is room for."""
+        parts = (self.top, self.left, self.mirrored, self.colour)
+        return Augmentation(*(part[episode, :n_images] for part in parts))
 
     def to(self, device: torch.device) -> Augmentation:
         parts = (self.top, self.left, self.mirrored, self.colour)

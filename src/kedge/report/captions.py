@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from kedge.config import EpisodeShape, from_dict
 from kedge.records import Record
 from kedge.report import reading
 from kedge.report.notation import counted, listing, number
@@ -19,6 +19,11 @@ SEEDS = (
     "classes, the initial weights and the episodes anew, so the standard deviation over seeds "
     "(n − 1 in the denominator) says how much the split itself matters."
 )
+COST_ROUNDS = (
+    "Training time of each round (mean over seeds), its highest memory (on the CPU, of the process "
+    "so far) and what the method has to keep of each class that is behind it. A dash stands for "
+    "nothing."
+)
 
 
 def accuracy_title(record: Record, round: int) -> str:
@@ -27,37 +32,75 @@ def accuracy_title(record: Record, round: int) -> str:
 
 
 def accuracy(record: Record, round: int, *, marks: bool) -> str:
-    parts = [f"Accuracy in per cent, mean ± 95% interval over {episodes(record, round)}."]
+    parts = [f"Accuracy in per cent, mean ± 95% interval over {units(record, round)}."]
     if round != reading.final_round(record):
         return f"{parts[0]} Marks as in the table of the final round."
-    if len(record.seeds) > 1:
+    if len(record.seeds) > 1 and not reading.intervals_over_seeds(record):
         parts.append(
             f"Means are over {len(record.seeds)} seeds; the interval is over the episodes of all "
             "seeds together and does not hold the spread between seeds, which has its own table."
         )
     if marks:
-        how = "their paired difference" if reading.all_paired(record, round) else "the difference"
+        over = "over seeds " if reading.intervals_over_seeds(record) else ""
         parts.append(
             "Bold: the best incremental method of the column, and all that cannot be told apart "
-            f"from it (the 95% interval of {how} includes zero)."
+            f"from it (the 95% interval {over}of their paired difference includes zero)."
         )
-        if not reading.all_paired(record, round):
-            parts.append(
-                "Where the record has no paired difference, the two intervals were combined as "
-                "if independent."
-            )
     references = [m for m in reading.methods_after(record, round) if reading.is_reference(m)]
     if references:
         verb = "is a reference and does" if len(references) == 1 else "are references and do"
         parts.append(f"{' and '.join(references)} {verb} not compete.")
-    return " ".join([*parts, *settings(record.config)])
+    return " ".join([*parts, *settings(record)])
 
 
 def differences(record: Record) -> str:
+    marks = "▲ ahead and ▼ behind: the interval is clear of zero; no mark: it is not."
+    if reading.intervals_over_seeds(record):
+        return (
+            "Percentage points, mean over seeds ± 95% interval over the differences of the "
+            f"{len(record.seeds)} seeds (Student’s t): it holds what another draw of classes and "
+            "weights may change. The two methods of a difference share all of that, and the "
+            f"episodes, so the interval is narrower than the main table lets one expect. {marks}"
+        )
     return (
         "Percentage points ± 95% interval. Both methods answer the very same episodes and are "
         "subtracted episode by episode, so the interval is narrower than the main table lets "
-        "one expect. ▲ ahead and ▼ behind: the interval is clear of zero; no mark: it is not."
+        f"one expect. {marks}"
+    )
+
+
+def metrics(record: Record, unseen: str) -> str:
+    known = (
+        f"± is a 95% interval over the {len(record.seeds)} seeds."
+        if reading.intervals_over_seeds(record)
+        else "Fewer than three seeds, so there are no intervals."
+    )
+    return (
+        f"After round {reading.final_round(record)}, {known} Average accuracy: on the classes of "
+        "each round so far, in per cent, every round counting the same. Forgetting: for the "
+        "classes of each earlier round, their best accuracy since they came minus the accuracy "
+        "now, in points; less is better. Backward transfer: the accuracy now minus that right "
+        "after their own round. Gap closed: which share of the way from FT to PAR the method "
+        f"gets, on {unseen}; a dash where PAR is not clearly ahead of FT. Anchor drift: how far "
+        "the anchors are from where they would be now, in units of the distance between two of "
+        "them."
+    )
+
+
+def shapes(record: Record, unseen: str, *, marks: bool) -> str:
+    bold = " Bold as in the main table." if marks else ""
+    over = units(record, reading.final_round(record))
+    return (
+        f"Accuracy in per cent on {unseen}, mean ± 95% interval over {over}, in test episodes of "
+        f"several shapes.{bold} {_shape_sentence(record, tests=False)}"
+    ).strip()
+
+
+def trained_shapes(unseen: str, method: str) -> str:
+    return (
+        f"Accuracy of {method} in per cent on {unseen} ± 95% interval. A row is what the model was "
+        "trained at, a column what it was tested at. Range: the most minus the least of a column, "
+        "that is how much the choice of training episodes matters there."
     )
 
 
@@ -73,67 +116,74 @@ def cost(record: Record) -> str:
     )
 
 
+def units(record: Record, round: int) -> str:
+    """What an interval is over: seeds if there are enough of them, else episodes."""
+    if reading.intervals_over_seeds(record):
+        return f"{len(record.seeds)} seeds (Student’s t), each with {episodes(record, round)}"
+    each = " for each seed" if len(record.seeds) > 1 else ""
+    return episodes(record, round) + each
+
+
 def episodes(record: Record, round: int) -> str:
     """'2,000 episodes', from the scores themselves: they know it better than the settings."""
-    ns = {
-        s.n
-        for run in record.runs
-        if run.round == round
-        for name, s in run.scores.items()
-        if not name.startswith(reading.ROUND_POOL)
-    }
-    each = " for each seed" if len(record.seeds) > 1 else ""
+    names = {pool.name for pool in reading.table_pools(record, round)}
+    scores = [s for run in record.runs if run.round == round for s in run.scores.items()]
+    ns = {found.n for name, found in scores if name in names}
     if not ns:
         return "the test episodes"
     few, many = min(ns), max(ns)
-    return (counted(few, "episodes") if few == many else f"{few:,} to {many:,} episodes") + each
+    return counted(few, "episodes") if few == many else f"{few:,} to {many:,} episodes"
 
 
-def settings(config: Mapping[str, Any]) -> list[str]:
-    """Shots, ways, schedule, backbone: as many of them as the record tells, a sentence each."""
-    sentences = []
-    way, shot, query = (lookup(config, "episode", f"n_{k}") for k in ("way", "shot", "query"))
-    ways = f"{way}-way" if way is not None else ""
-    shots = f"{shot}-shot" if shot is not None else ""
-    if ways or shots:
-        sentence = f"Episodes are {' '.join(filter(None, (ways, shots)))}"
-        sentence += f" with {counted(query, 'query images')} per class" if _count(query) else ""
-        sentence += f" (chance is {number(100 / way)}%)" if _count(way) else ""
-        sentences.append(sentence + ".")
-    epochs, length = lookup(config, "schedule", "epochs"), lookup(config, "schedule", "episodes")
-    parts = []
-    if epochs is not None:
-        parts.append(counted(epochs, "epochs") if _count(epochs) else f"{epochs} epochs")
-    if length is not None:
-        parts.append(counted(length, "episodes") if _count(length) else f"{length} episodes")
-    if parts:
-        sentences.append(f"Each round trains for {' of '.join(parts)}.")
-    backbone, head = named(config, "backbone"), named(config, "head")
-    kinds = [(kind, value) for kind, value in (("backbone", backbone), ("head", head)) if value]
+def settings(record: Record) -> list[str]:
+    """Shots, ways, schedule, backbone: a sentence each."""
+    config = record.config
+    sentences = [_shape_sentence(record)]
+    if schedule := config.get("schedule"):
+        sentences.append(f"Each round trains for {length(schedule)}.")
+    kinds = [
+        f"the {kind} is {_named(config[kind], kind)}"
+        for kind in ("backbone", "head")
+        if kind in config
+    ]
     if kinds:
-        named_kinds = listing([f"the {kind} is {value}" for kind, value in kinds])
-        sentences.append(f"T{named_kinds[1:]}.")
-    return sentences
+        sentences.append(f"T{listing(kinds)[1:]}.")
+    return [sentence for sentence in sentences if sentence]
 
 
-def lookup(config: Mapping[str, Any], *path: str) -> Any:
-    """The value under these keys, wherever in the nested settings they begin; None if nowhere."""
-    here: Any = config
-    for key in path:
-        here = here.get(key) if isinstance(here, Mapping) else None
-    if here is not None:
-        return here
-    inner = (lookup(value, *path) for value in config.values() if isinstance(value, Mapping))
-    return next((value for value in inner if value is not None), None)
+def length(schedule: dict[str, Any]) -> str:
+    """'10 epochs of 100 episodes'."""
+    epochs, episodes = schedule["epochs"], schedule["episodes"]
+    return f"{counted(epochs, 'epochs')} of {counted(episodes, 'episodes')}"
 
 
-def named(config: Mapping[str, Any], kind: str) -> str:
-    """A backbone or head may stand in the settings by its name or with all of its options."""
-    value = lookup(config, kind)
-    if isinstance(value, Mapping):
-        value = value.get(kind) or value.get("name")
-    return "" if value is None else str(value)
+def _shape_sentence(record: Record, *, tests: bool = True) -> str:
+    """What the episodes are; where training and tests differ, both."""
+    base = reading.trained(record)
+    if base is None:
+        return ""
+    config = record.config
+    ways, shots = config.get("update_ways"), config.get("update_shots")
+    counts = {"n_way": ways or base.n_way, "n_shot": shots or base.n_shot}
+    later = from_dict(EpisodeShape, counts)
+    practised = str(base) if str(later) == str(base) else f"{base}, in later rounds {later}"
+    if not tests:
+        return f"Training episodes are {practised}."
+    pools = reading.table_pools(record, reading.final_round(record))
+    shape = next((reading.tested(record, pool) for pool in pools), None) or base
+    queries = f"with {counted(shape.n_query, 'query images')} per class"
+    few, many = (number(100 / n) for n in reversed(shape.ways))
+    chance = f"(chance is {few}%)" if few == many else f"(chance is {few}% to {many}%)"
+    if practised == str(shape):
+        return f"Episodes are {shape} {queries} {chance}."
+    return f"Test episodes are {shape} {queries} {chance}; training episodes are {practised}."
 
 
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and value > 0
+def _named(value: dict[str, Any], kind: str) -> str:
+    """'conv4', or with what makes it another: 'conv4 of width 32'."""
+    width = value.get("width")
+    return f"{value[kind]} of width {width}" if width else str(value[kind])
+
+
+def backbone(record: Record) -> str:
+    return _named(record.config["backbone"], "backbone") if "backbone" in record.config else ""

@@ -13,19 +13,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from kedge.records import Record
-from kedge.report import reading, rounds
+from kedge.report import anchors, reading, rounds, sweeps
 from kedge.report.labels import Point, place_names
 from kedge.report.notation import shortened
-from kedge.report.style import QUIET, WIDTH, Look, head, house_style, looks
+from kedge.report.style import QUIET, WIDTH, Look, head, house_style, looks, shown
 from kedge.training import Epoch
 
-TEXTS = {  # key, which also names the files: title, caption
+TEXTS = {  # key, which also names the files: title, caption; {…} is filled in from the record
     "accuracy": (
         "Accuracy by method and pool",
         (
             "Points are means, bars 95% intervals; where no bar shows, it is narrower than the "
             "point. Lines down a band are the references, shaded by their interval: NU (dashed) "
-            "was never updated, PAR was trained on everything."
+            "was never updated, PAR was trained on everything.{left_out}"
         ),
     ),
     "old-new": (
@@ -36,11 +36,29 @@ TEXTS = {  # key, which also names the files: title, caption
             "well than the model did before its first update."
         ),
     ),
+    "sweep": (
+        "Accuracy as the {option} changes",
+        (
+            "A point is one value of the {option}, with its 95% interval; the values stand evenly "
+            "spaced.{default} The level lines are methods that it does not concern, shaded by "
+            "their interval."
+        ),
+    ),
+    "sweep-plane": (
+        "What is kept and learned as the {option} changes",
+        (
+            "Joined points are one method, in rising order of the {option}, which stands beside "
+            "each. Right: keeps the old classes. Up: learns the new ones. Bars are 95% "
+            "intervals. Left of NU’s dashed line, the old classes are known less well than before "
+            "the first update."
+        ),
+    ),
     "rounds": (
         "Accuracy after each round",
         (
             "On all classes of earlier rounds (old), on those that the round brought (new) and on "
-            "unseen ones. Bars are 95% intervals. NU and PAR are drawn without points."
+            "unseen ones. Bars are 95% intervals. NU (dashed, never updated) and PAR (thick, "
+            "trained on everything) are drawn without points: they are references."
         ),
     ),
     "matrix": (
@@ -50,12 +68,29 @@ TEXTS = {  # key, which also names the files: title, caption
             "round brought. Framed cells belong to rounds that had come by then."
         ),
     ),
+    "anchors": (
+        "Where classes go once their anchor is stored",
+        (
+            "A ring is the stored anchor of an old class. The arrow leads to where that class is "
+            "in the model’s feature space {when}: an oracle, for it takes the old images, which "
+            "the methods do not see. The plane holds the two directions in which the base model’s "
+            "anchors differ most{share}. All panels have the same axes.{seed}"
+        ),
+    ),
+    "drift": (
+        "How far classes drift from their anchors",
+        (
+            "Mean distance between the anchor that was stored and where its class is now, divided "
+            "by the mean distance between two classes: at 1, classes are as far from their own "
+            "anchor as from each other. An oracle: it takes the old images.{bars}"
+        ),
+    ),
     "training": (
         "Training",
         (
             "Validation accuracy and training loss after each epoch; with several seeds their "
             "mean, and each seed as a thin line. Dotted lines part the rounds. The loss holds "
-            "each method’s own penalty, so its level does not compare across methods."
+            "each method’s own penalty, so its level does not compare across methods.{left_out}"
         ),
     ),
 }
@@ -72,23 +107,55 @@ class Drawing:
 def all_drawings(record: Record) -> tuple[Drawing, ...]:
     """Those that the record has numbers for, in reading order."""
     several = len(reading.incremental_rounds(record)) > 1
-    figures = {
-        "accuracy": accuracy_figure(record),
-        "old-new": old_new_figure(record),
-        "rounds": rounds.rounds_figure(record) if several else None,
-        "matrix": rounds.matrix_figure(record) if several else None,
-        "training": training_figure(record),
-    }
-    return tuple(Drawing(key, *TEXTS[key], fig) for key, fig in figures.items() if fig is not None)
+    curves = sweeps.curves(record)
+    planes = {option: sweeps.plane_figure(record, drawn) for option, drawn in curves.items()}
+    crossed = any(plane is not None for plane in planes.values())  # each holds all of old-new
+    drawings = [
+        _drawing("accuracy", accuracy_figure(record), left_out=_left_out(record)),
+        _drawing("old-new", None if crossed else old_new_figure(record)),
+    ]
+    for option, drawn in curves.items():
+        said = sweeps.words(option, drawn)
+        key = f"sweep-{option}"
+        drawings += [
+            _drawing("sweep", sweeps.sweep_figure(record, drawn), key, **said),
+            _drawing("sweep-plane", planes[option], f"{key}-plane", **said),
+        ]
+    drawings += [
+        _drawing("rounds", rounds.rounds_figure(record) if several else None),
+        _drawing("matrix", rounds.matrix_figure(record) if several else None),
+        _drawing("anchors", anchors.anchors_figure(record), **anchors.words(record)),
+        _drawing("drift", rounds.drift_figure(record), bars=_seed_bars(record)),
+        _drawing("training", training_figure(record), left_out=_left_out(record)),
+    ]
+    return tuple(drawing for drawing in drawings if drawing is not None)
+
+
+def _drawing(text: str, figure: Figure | None, key: str = "", **facts: str) -> Drawing | None:
+    if figure is None:
+        return None
+    title, caption = (part.format(**facts) for part in TEXTS[text])
+    return Drawing(key or text, title, caption, figure)
+
+
+def _left_out(record: Record) -> str:
+    several = sweeps.curves(record)
+    return " Of a method in many variants, one is drawn here; see the curves." if several else ""
+
+
+def _seed_bars(record: Record) -> str:
+    if len(record.seeds) < 2:
+        return ""
+    return " Points are means over the seeds, bars reach from the least seed to the greatest."
 
 
 def accuracy_figure(record: Record) -> Figure:
     """A dot plot: a band per pool, a line per method, so that intervals never overlap."""
     last = reading.final_round(record)
     pools = reading.table_pools(record, last)
-    methods = reading.methods_after(record, last)
+    methods = shown(reading.methods_after(record, last))
     look = looks(record.methods)
-    rivals = reading.competitors(record, last)
+    rivals = [m for m in methods if not reading.is_reference(m)]
     height = max(len(rivals), 1) + 1  # of a band, in lines
     with house_style():
         figure = Figure((WIDTH, 0.75 + len(pools) * height * 0.21 + 0.5), layout="constrained")
@@ -161,13 +228,13 @@ def old_new_figure(record: Record) -> Figure | None:
 def training_figure(record: Record) -> Figure | None:
     """Validation and loss by epoch; the rounds follow each other, with a line between them."""
     chosen = reading.incremental_rounds(record)
-    runs = [run for run in record.runs if run.round in chosen and run.history]
+    order = shown(reading.methods_after(record, chosen[-1]))
+    runs = [r for r in record.runs if r.round in chosen and r.history and r.method in order]
     if not runs:
         return None
     look = looks(record.methods)
     lengths = {t: max((len(r.history) for r in runs if r.round == t), default=0) for t in chosen}
     starts = {t: sum(n for u, n in lengths.items() if u < t) for t in chosen}
-    order = reading.methods_after(record, chosen[-1])
     methods = [m for m in order if any(run.method == m for run in runs)]
     with house_style():
         figure = Figure((WIDTH, 3.3), layout="constrained")

@@ -1,11 +1,11 @@
-"""Names beside points, placed so that they cover neither each other nor any point."""
+"""Names beside points and lines, placed so that they cover neither each other nor any mark."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,22 +31,40 @@ class Point:
     colour: str
 
 
-def place_names(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line across the axes."""
+
+    y: float
+    name: str
+    colour: str
+
+
+Path = Sequence[tuple[float, float]]  # a line through these places
+
+
+def place_names(
+    figure: Figure, axes: Axes, points: Sequence[Point], paths: Sequence[Path] = (),
+    *, size: float = 9, only_if_free: bool = False,
+) -> None:  # fmt: skip
     """Try places around each point from near to far and take the first that is free.
 
-    Greedy and in order, hence repeatable; with a dozen points that is enough.
+    Greedy and in order, hence repeatable; with a dozen points that is enough. A name for which
+    there is no free place goes where it covers least, or is left out.
     """
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()  # the layout is final from here on
     scale = figure.dpi / 72
     frame = axes.get_window_extent()
     taken: list[BboxBase] = [box for point in points for box in _shape(axes, point, scale)]
+    taken += [box for path in paths for box in _along(axes, path, scale)]
     for point in points:
         at = axes.transData.transform((point.x, point.y)).tolist()
         note = axes.annotate(
             shortened(point.name), (point.x, point.y), xytext=(0, 0), textcoords="offset points",
             ha="center", va="center", color=darker(point.colour, 0.2), fontweight="bold",
-            annotation_clip=False, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            fontsize=size, annotation_clip=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
         note.set_in_layout(False)
         extent = note.get_window_extent(renderer)
@@ -56,6 +74,9 @@ def place_names(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
         ]
         crowding = [_cover(box, taken, frame) for box in places]
         chosen = crowding.index(min(crowding))
+        if only_if_free and crowding[chosen] > 0:
+            note.remove()
+            continue
         box = places[chosen]
         taken.append(box.padded(2 * scale))
         offset = (box.x0 + box.width / 2 - at[0], box.y0 + box.height / 2 - at[1])
@@ -66,6 +87,57 @@ def place_names(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
                 textcoords="offset points", zorder=1,
                 arrowprops={"arrowstyle": "-", "color": point.colour, "linewidth": 0.6},
             ).set_in_layout(False)  # fmt: skip
+
+
+def name_levels(figure: Figure, axes: Axes, levels: Sequence[Level], *, size: float = 8) -> None:
+    """Names to the right of the axes, moved up or down as little as leaves them all readable."""
+    if not levels:
+        return
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    levels = sorted(levels, key=lambda level: level.y)
+    notes = [
+        axes.annotate(
+            level.name, (1, level.y), xycoords=axes.get_yaxis_transform(), xytext=(9, 0),
+            textcoords="offset points", ha="left", va="center", fontsize=size,
+            color=darker(level.colour, 0.2), annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": level.colour, "linewidth": 0.6,
+                "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
+            },
+        )
+        for level in levels
+    ]  # fmt: skip
+    figure.draw_without_rendering()  # the layout, names included, is final from here on
+    scale = figure.dpi / 72
+    tall = max(note.get_window_extent(renderer).height for note in notes) + 0.5 * scale
+    wanted = [float(axes.transData.transform((0, level.y))[1]) for level in levels]
+    for note, there, here in zip(notes, wanted, spread_out(wanted, tall), strict=True):
+        note.set_position((9, (here - there) / scale))
+
+
+def spread_out(places: Sequence[float], apart: float) -> list[float]:
+    """Rising places moved by the least squares that leaves neighbours so far apart."""
+    groups: list[tuple[float, int]] = []  # mean and size, once the wanted gaps are taken off
+    for number, place in enumerate(places):
+        mean, size = place - number * apart, 1
+        while groups and groups[-1][0] > mean:
+            before, many = groups.pop()
+            mean, size = (before * many + mean * size) / (many + size), many + size
+        groups.append((mean, size))
+    flat = [mean for mean, size in groups for _ in range(size)]
+    return [mean + number * apart for number, mean in enumerate(flat)]
+
+
+def _along(axes: Axes, path: Path, scale: float) -> list[Bbox]:
+    """A line in pixels, as small boxes."""
+    corners = axes.transData.transform(list(path)).tolist()
+    boxes = []
+    for (x0, y0), (x1, y1) in pairwise(corners):
+        steps = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / (3 * scale)))
+        for i in range(steps + 1):
+            x, y = x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps
+            boxes.append(Bbox.from_extents(x - scale, y - scale, x + scale, y + scale))
+    return boxes
 
 
 def _shape(axes: Axes, point: Point, scale: float) -> list[Bbox]:

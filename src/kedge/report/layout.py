@@ -18,6 +18,7 @@ class Cell:
     strong: bool = False  # best of its column, or not to be told apart from the best
     muted: bool = False
     mark: str = ""  # a difference whose interval is clear of zero
+    note: str = ""  # "†‡": which footnotes belong to it
 
     @property
     def text(self) -> str:
@@ -61,6 +62,7 @@ class Table:
     columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     caption: str
+    notes: tuple[tuple[str, str], ...] = ()  # footnotes: mark and sentence
 
     @property
     def marked(self) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kedge.evaluation import Score
+from kedge.records import PoolInfo
 
 NONE = "–"  # a question to which the record has no answer
 
@@ -73,3 +74,15 @@ def counted(n: int, noun: str) -> str:
     if n != 1:
         return f"{n:,} {noun}"
     return f"1 {noun.removesuffix('es') if noun.endswith('sses') else noun.removesuffix('s')}"
+
+
+def place(pool: PoolInfo) -> str:
+    """A pool within a sentence, where the comma of its label would read as part of a list."""
+    head, _, tail = pool.label.partition(", ")
+    return f"{head} classes {_part(tail)}" if tail else f"{head} classes"
+
+
+def _part(tail: str) -> str:
+    if tail == "both":
+        return "of both domains"
+    return f"of the {tail}" if tail.endswith("domain") else f"({tail})"

@@ -4,25 +4,96 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from kedge.records import Record
+from kedge.records import Collection, Record
 from kedge.report import captions, reading
 from kedge.report.figures import Drawing
 from kedge.report.layout import Table
 from kedge.report.notation import counted
+from kedge.report.renderings import slug
 from kedge.report.style import looks
-from kedge.report.verdict import legends, verdict
+from kedge.report.tables import accuracy_table
+from kedge.report.verdict import joint_verdict, legends, verdict
 
 PIXELS_PER_INCH = (58, 125)  # below, letters get too small to read; above, too large
 
 
 def render_page(
-    record: Record, tables: Sequence[Table], drawings: Sequence[tuple[Drawing, bytes]]
+    record: Record,
+    tables: Sequence[Table],
+    drawings: Sequence[tuple[Drawing, bytes]],
+    title: str = "",
 ) -> str:
     """`drawings` come with their SVG, which goes into the page as it is."""
+    by_key = {table.key: table for table in tables}
+    pictures = [_picture(drawing, svg) for drawing, svg in drawings]
+    return _template("page.html.jinja").render(
+        name=title or record.name,
+        sentence=record.sentence,
+        source="one record",
+        verdict=verdict(record),
+        methods=_methods(reading.methods_after(record, reading.final_round(record))),
+        tables={key: by_key.get(key) for key in TABLES},
+        earlier=[table for table in tables if table.key not in TABLES],
+        drawings={
+            where: [picture for picture in pictures if _where(picture["key"]) == where]
+            for where in ("result", "rounds", "anchors", "training", "further")
+        },
+        measured=_measured(record),
+        configuration=list(_flat(record.config)),
+        environment=list(_flat(record.environment)),
+        splits=[(seed, list(_flat(roles, counts=True))) for seed, roles in record.splits.items()],
+    )
+
+
+def render_collection(
+    collection: Collection,
+    tables: Sequence[Table],
+    drawings: Mapping[str, Sequence[tuple[Drawing, bytes]]],
+) -> str:
+    """The joint page; `drawings` by part. Each part has a page of its own in its folder."""
+    records = collection.parts.values()
+    methods = dict.fromkeys(
+        method
+        for record in records
+        for method in reading.methods_after(record, reading.final_round(record))
+    )
+    return _template("collection.html.jinja").render(
+        name=collection.title,
+        sentence=" ".join(dict.fromkeys(record.sentence for record in records)),
+        source="the records of its parts",
+        verdict=joint_verdict(collection),
+        methods=_methods(tuple(methods)),
+        tables=tables,
+        parts=[
+            {
+                "name": part,
+                "headline": verdict(record).headline,
+                "link": quote(f"{Collection.folder_of(part)}/report.html"),
+                "table": part_table(part, record),
+                "drawings": [
+                    _picture(drawing, svg, part)
+                    for drawing, svg in drawings[part]
+                    if _where(drawing.key) == "result"
+                ],
+            }
+            for part, record in collection.parts.items()
+        ],
+    )
+
+
+def part_table(part: str, record: Record) -> Table:
+    """The main table of a part, named so that several can stand on one page."""
+    table = accuracy_table(record, reading.final_round(record))
+    return replace(table, key=f"{slug(part)}-{table.key}", title=f"{part}: {table.title.lower()}")
+
+
+def _template(name: str) -> Template:
     page = Environment(
         loader=PackageLoader("kedge.report", ""),
         autoescape=True,  # labels and class names are free text
@@ -32,29 +103,28 @@ def render_page(
         keep_trailing_newline=True,
     )
     page.filters["unbroken"] = _unbroken
-    look = looks(record.methods)
-    by_key = {table.key: table for table in tables}
-    return page.get_template("page.html.jinja").render(
-        name=record.name,
-        sentence=record.sentence,
-        verdict=verdict(record),
-        methods=[
-            {"label": label, "legend": line, "look": look[label]}
-            for label, line in legends(
-                reading.methods_after(record, reading.final_round(record))
-            ).items()
-        ],
-        tables={key: by_key.get(key) for key in TABLES},
-        earlier=[table for table in tables if table.key not in TABLES],
-        drawings={drawing.key: _picture(drawing, svg) for drawing, svg in drawings},
-        measured=_measured(record),
-        configuration=list(_flat(record.config)),
-        environment=list(_flat(record.environment)),
-        splits=[(seed, list(_flat(roles, counts=True))) for seed, roles in record.splits.items()],
-    )
+    return page.get_template(name)
 
 
-TABLES = ("accuracy", "differences", "matrix", "seeds", "cost")
+def _methods(labels: Sequence[str]) -> list[dict[str, Any]]:
+    look = looks(labels)
+    return [
+        {"label": label, "legend": line, "look": look[label]}
+        for label, line in legends(labels).items()
+    ]
+
+
+TABLES = (
+    "accuracy", "differences", "beside", "shapes", "metrics", "matrix", "seeds", "cost",
+    "cost-rounds",
+)  # fmt: skip
+FIGURES = {"accuracy": "result", "old-new": "result", "rounds": "rounds", "matrix": "rounds",
+           "drift": "rounds", "anchors": "anchors", "training": "training"}  # fmt: skip
+
+
+def _where(key: str) -> str:
+    """The section in which a figure is shown."""
+    return FIGURES.get(key, "result" if key.startswith("sweep-") else "further")
 
 
 def _unbroken(text: str) -> str:
@@ -62,11 +132,11 @@ def _unbroken(text: str) -> str:
     return text.replace(" ± ", "\u00a0±\u00a0")
 
 
-def _picture(drawing: Drawing, svg: bytes) -> dict[str, Any]:
+def _picture(drawing: Drawing, svg: bytes, part: str = "") -> dict[str, Any]:
     """As a data address: ids of several inline drawings would clash."""
     inches = drawing.figure.get_figwidth()
     return {
-        "key": drawing.key,
+        "key": f"{slug(part)}-{drawing.key}" if part else drawing.key,
         "title": drawing.title,
         "caption": drawing.caption,
         "source": "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii"),
@@ -78,23 +148,32 @@ def _picture(drawing: Drawing, svg: bytes) -> dict[str, Any]:
 def _measured(record: Record) -> list[str]:
     """What a reader has to know to trust an interval."""
     round = reading.final_round(record)
-    every = captions.episodes(record, round)
+    every = captions.episodes(record, round) + (" for each seed" if len(record.seeds) > 1 else "")
     episodes = (
         "An episode is a small classification problem: some classes, a few labelled examples of "
         f"each, and further images to be named. Each pool of classes was tested with {every}, "
         "on images that were never trained on."
     )
-    intervals = (
-        "A value is the mean accuracy over episodes, its interval ±1.96 · standard deviation / "
-        "√n over those n episodes. All methods answer the very same episodes, so a difference "
+    seeds = len(record.seeds)
+    value = (
+        f"A value is the mean over {seeds} seeds, each with its own classes, weights and episodes; "
+        "its interval is that of Student’s t over the seeds, so it holds what another draw might "
+        "change. All methods share a seed’s classes, weights and episodes, so a difference "
+        "between two of them is taken seed by seed: what makes a draw hard for both cancels."
+        if reading.intervals_over_seeds(record)
+        else "A value is the mean accuracy over episodes, its interval ±1.96 · standard "
+        "deviation / √n over those n episodes. All methods answer the very same episodes, so a difference "
         "between two of them is taken episode by episode: what makes an episode hard for both "
-        "cancels. Every comparison is judged by itself, at 95%: of two methods that are equal, "
+        "cancels."
+    )
+    intervals = (
+        f"{value} Every comparison is judged by itself, at 95%: of two methods that are equal, "
         "one comparison in twenty would still be marked, by chance."
     )
-    paragraphs = [" ".join([episodes, *captions.settings(record.config)]), intervals]
-    if len(record.seeds) > 1:
+    paragraphs = [" ".join([episodes, *captions.settings(record)]), intervals]
+    if seeds > 1 and not reading.intervals_over_seeds(record):
         paragraphs.append(
-            f"There are {counted(len(record.seeds), 'seeds')}, each with its own classes, weights "
+            f"There are {counted(seeds, 'seeds')}, each with its own classes, weights "
             "and episodes. Means are over seeds; the intervals hold the episodes of all seeds "
             "together, not the spread between seeds."
         )

@@ -1,35 +1,36 @@
-"""What the report asks of a record, answered also where the record has gaps.
+"""What the report asks of a record: who competes, on what, and who is ahead.
 
-A record may stop half-way, hold one method only, or hold pairs in one direction only. Whoever
-draws a table or writes a sentence should not have to know: here a gap is `None`, never an error.
+Not every method is tested on every pool after every round. Whoever draws a table or writes a
+sentence should not have to know: here such a gap is `None`, never an error.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from kedge import metrics
+from kedge.config import EpisodeShape, from_dict
 from kedge.errors import KedgeError
 from kedge.evaluation import Score
+from kedge.metrics import ROUND_POOL as ROUND_POOL
+from kedge.metrics import score as score
 from kedge.records import PoolInfo, Record
 
 BASE = "NU"  # never updated: what doing nothing gives
 PARAGON = "PAR"  # trained on everything: what no incremental method may do
 OURS = "IDA"
-ROUND_POOL = "round_"  # pools that belong to the matrix of several rounds, not to the main table
+UNSEEN = ("unseen", "unseen_both")  # the pool of all unseen classes, whichever a protocol has
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One method minus another, and whether both answered the same episodes."""
+    """One method minus another."""
 
     score: Score
-    paired: bool
 
     @property
     def clear(self) -> bool:
-        """The interval does not touch zero. A NaN is never clear."""
-        return abs(self.score.mean) > self.score.ci
+        return metrics.clear(self.score)
 
     @property
     def ahead(self) -> bool:
@@ -38,6 +39,9 @@ class Difference:
     @property
     def behind(self) -> bool:
         return self.clear and self.score.mean < 0
+
+
+# ── methods and rounds ───────────────────────────────────────────────────────────────────────
 
 
 def family(label: str) -> str:
@@ -82,45 +86,60 @@ def leads(record: Record) -> tuple[str, ...]:
     return next(((m,) for m in present if not is_reference(m)), present[:1])
 
 
+def intervals_over_seeds(record: Record) -> bool:
+    return len(record.seeds) >= metrics.ENOUGH_SEEDS
+
+
+# ── pools and shapes ─────────────────────────────────────────────────────────────────────────
+
+
 def table_pools(record: Record, round: int) -> tuple[PoolInfo, ...]:
-    return tuple(p for p in record.pools(round) if not p.name.startswith(ROUND_POOL))
+    """The columns of the main table: the pools by role, in the first shape of test episodes."""
+    pools = (p for p in record.pools(round) if p.first_shape)
+    return tuple(p for p in pools if not p.name.startswith(ROUND_POOL))
 
 
 def matrix_pools(record: Record) -> tuple[PoolInfo, ...]:
     """The pools of each round's own classes, as the final round tested them."""
-    pools = record.pools(final_round(record))
+    pools = (p for p in record.pools(final_round(record)) if p.first_shape)
     return tuple(p for p in pools if p.name.startswith(ROUND_POOL))
 
 
 def has_come(pool: PoolInfo, round: int) -> bool:
     """Whether the classes of a `round_i` pool had been brought by then."""
-    number = pool.name.removeprefix(ROUND_POOL)
-    return not number.isdecimal() or int(number) <= round
+    return int(pool.name.removeprefix(ROUND_POOL)) <= round
 
 
-def score(record: Record, method: str, round: int, pool: str) -> Score | None:
-    try:
-        found = record.score(method, round, pool)
-    except (KedgeError, KeyError):
-        return None
-    return found if math.isfinite(found.mean) else None
+def unseen_pools(record: Record, round: int) -> tuple[PoolInfo, ...]:
+    """All unseen classes, once for each shape of test episodes: fewest shots, then ways, first."""
+    pools = record.pools(round)
+    name = next((name for name in UNSEEN if any(p.pool == name for p in pools)), "")
+    found = [pool for pool in pools if pool.pool == name]
+    return tuple(sorted(found, key=lambda pool: _order(tested(record, pool))))
+
+
+def _order(shape: EpisodeShape | None) -> tuple[tuple[int, int], ...]:
+    return (shape.shots, shape.ways) if shape else ()
+
+
+def trained(record: Record) -> EpisodeShape | None:
+    """The shape of the training episodes in the base round."""
+    shape = record.config.get("episode")
+    return from_dict(EpisodeShape, shape) if shape else None
+
+
+def tested(record: Record, pool: PoolInfo) -> EpisodeShape | None:
+    """The shape of a pool's test episodes; early records tested as they trained."""
+    return pool.shape or trained(record)
+
+
+# ── comparisons ──────────────────────────────────────────────────────────────────────────────
 
 
 def difference(record: Record, a: str, b: str, round: int, pool: str) -> Difference | None:
-    """a − b, paired if the record has the pair.
-
-    Without a pair the two means count as independent. On shared episodes that interval is too
-    wide rather than too narrow, so it may hide a difference but does not invent one.
-    """
-    try:
-        return Difference(record.difference(a, b, round, pool), paired=True)
-    except KedgeError:
-        pass
-    one, other = score(record, a, round, pool), score(record, b, round, pool)
-    if one is None or other is None:
-        return None
-    ci = math.hypot(one.ci, other.ci)
-    return Difference(Score(one.mean - other.mean, ci, min(one.n, other.n)), paired=False)
+    """a − b, if the record compares the two."""
+    found = metrics.difference(record, a, b, round, pool)
+    return None if found is None else Difference(found)
 
 
 def best(record: Record, round: int, pool: str) -> tuple[str, ...]:
@@ -131,15 +150,6 @@ def best(record: Record, round: int, pool: str) -> tuple[str, ...]:
         return ()
     top = max(means, key=lambda m: means[m])
     against = {m: difference(record, top, m, round, pool) for m in means if m != top}
+    if None in against.values():
+        return ()
     return (top, *(m for m, found in against.items() if found is not None and not found.clear))
-
-
-def all_paired(record: Record, round: int) -> bool:
-    """Whether every comparison that the main table marks rests on shared episodes."""
-    for pool in table_pools(record, round):
-        names = competitors(record, round)
-        for top in best(record, round, pool.name)[:1]:
-            against = (difference(record, top, m, round, pool.name) for m in names if m != top)
-            if not all(found is None or found.paired for found in against):
-                return False
-    return True

@@ -13,40 +13,44 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Row, Table
+from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Table
 
 # ── terminal ─────────────────────────────────────────────────────────────────────────────────
 
 
+WIDE = 6  # from so many columns on, an interval may go below its mean rather than be cut off
 RULES = Box("    \n    \n ── \n    \n ╌╌ \n    \n    \n    \n")  # below the head, between sections
 
 
 def to_rich(table: Table) -> RenderableType:
     """Bold gets lost in a pipe, so strong cells carry a star too. Text objects: no markup."""
     starred = any(cell.strong for part in table.sections for row in part.rows for cell in row.cells)
+    wide = len(table.columns) >= WIDE or bool(table.notes)
     drawn = RichTable(box=RULES, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     drawn.add_column(Text(table.stub), overflow="fold")  # it alone gives way to a long label
     for column in table.columns:
         lines = [column.group, column.label] if table.groups() else [column.label]
         heading = Text("\n".join([*lines, column.note] if column.note else lines))
-        drawn.add_column(heading, justify="right", no_wrap=True)
+        drawn.add_column(heading, justify="right", no_wrap=not wide)
     for section in table.sections:
         if section.title:
             drawn.add_row(Text(section.title, style="bold"))
         for row in section.rows:
             label = Text(("  " if section.title else "") + row.label)
-            cells = [_rich_cell(cell, row, table.marked, starred) for cell in row.cells]
+            cells = [_rich_cell(cell, table.marked, starred, wide) for cell in row.cells]
             drawn.add_row(label, *cells, style="dim" if row.muted else "")
         drawn.add_section()
     note = " (Bold cells also carry a *.)" if starred else ""
-    caption = Padding(Text(table.caption + note, style="dim"), (1, 0, 1, 0))
+    lines = [table.caption + note, *(f"{mark} {sentence}" for mark, sentence in table.notes)]
+    caption = Padding(Text("\n".join(lines), style="dim"), (1, 0, 1, 0))
     return Group(Text(table.title, style="bold"), Text(), drawn, caption)
 
 
-def _rich_cell(cell: Cell, row: Row, marked: bool, starred: bool) -> Text:
+def _rich_cell(cell: Cell, marked: bool, starred: bool, wide: bool) -> Text:
     style = "bold" if cell.strong else "dim" if cell.muted else ""
     tail = (cell.mark or " ") if marked else ("*" if cell.strong else " ") if starred else ""
-    return Text(cell.text + tail, style=style)
+    text = cell.text.replace("± ", "±") if wide else cell.text
+    return Text(text + cell.note + tail, style=style)
 
 
 # ── Markdown ─────────────────────────────────────────────────────────────────────────────────
@@ -66,13 +70,14 @@ def to_markdown(table: Table) -> str:
         for row in section.rows:
             label = f"*{markdown(row.label)}*" if row.muted else markdown(row.label)
             lines.append(f"| {' | '.join([label, *map(_markdown_cell, row.cells)])} |")
-    return (
-        f"### {markdown(table.title)}\n\n" + "\n".join(lines) + f"\n\n{markdown(table.caption)}\n"
-    )
+    below = [table.caption, *(f"{mark} {sentence}" for mark, sentence in table.notes)]
+    paragraphs = [f"### {markdown(table.title)}", "\n".join(lines), *map(markdown, below)]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _markdown_cell(cell: Cell) -> str:
     text = f"**{cell.text}**" if cell.strong else cell.text
+    text += markdown(cell.note)
     return f"{text} {cell.mark}" if cell.mark else text
 
 
@@ -92,6 +97,7 @@ LATEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
     "±": r"$\pm$", "−": r"$-$", "–": "--", "·": r"$\cdot$", "×": r"$\times$", "λ": r"$\lambda$",
     "→": r"$\rightarrow$", "…": r"\ldots{}", "’": "'", "√": r"$\surd$",
+    "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}", "§": r"\S{}", "¶": r"\P{}", "‖": r"$\|$",
     AHEAD: r"$\blacktriangle$", BEHIND: r"$\blacktriangledown$",
 }  # fmt: skip
 
@@ -118,7 +124,10 @@ def to_latex(table: Table, prefix: str) -> str:
             indent = r"\quad " if section.title else ""
             cells = [_latex_cell(cell, table.marked) for cell in row.cells]
             lines.append(rf"{' & '.join([indent + label, *cells])} \\")
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    for mark, sentence in table.notes:
+        lines.append(rf"\par\smallskip\footnotesize {latex(mark)} {latex(sentence)}")
+    lines.append(r"\end{table}")
     return "\n".join(lines) + "\n"
 
 
@@ -144,6 +153,7 @@ def _latex_note(column: Column) -> str:
 def _latex_cell(cell: Cell, marked: bool) -> str:
     value = rf"\textbf{{{latex(cell.value)}}}" if cell.strong else latex(cell.value)
     margin = rf" {{\scriptsize$\pm$ {latex(cell.margin)}}}" if cell.margin else ""
+    margin += rf"\textsuperscript{{{latex(cell.note)}}}" if cell.note else ""
     mark = rf"\,{LATEX[cell.mark]}" if cell.mark else rf"\,\phantom{{{LATEX[AHEAD]}}}"
     return value + margin + (mark if marked else "")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,38 +16,88 @@ from matplotlib.ticker import MaxNLocator
 from kedge.records import PoolInfo, Record
 from kedge.report import reading
 from kedge.report.notation import number, shortened
-from kedge.report.style import WIDTH, Look, head, house_style, looks
+from kedge.report.style import WIDTH, Look, head, house_style, looks, shown
 
 IN_A_ROW = 3  # panels
+LEGIBLE = 10  # columns of a matrix; with more, its numbers are left to the table
+SPOKEN = {reading.BASE: "NU (no update)", reading.PARAGON: "PAR (paragon)"}
 
 
 def rounds_figure(record: Record) -> Figure | None:
     """A panel per pool: old, new, unseen, each over the rounds."""
     pools = reading.table_pools(record, reading.final_round(record))
-    methods = reading.methods_after(record, reading.final_round(record))
+    methods = _methods(record)
     look = looks(record.methods)
     if not pools:
         return None
     across = min(len(pools), IN_A_ROW)
     down = math.ceil(len(pools) / across)
     with house_style():
-        figure = Figure((WIDTH, 0.6 + 2.7 * down), layout="constrained")
+        figure = Figure((WIDTH, 0.6 + 2.9 * down), layout="constrained")
         grid = figure.subplots(down, across, sharey=True, squeeze=False).flatten()
         for axes, pool in zip(grid, pools, strict=False):
             for place, method in enumerate(methods):
                 aside = 0.04 * (place - (len(methods) - 1) / 2)  # equal values stay visible
                 _over_rounds(axes, record, method, pool, look[method], aside)
             axes.set_title(pool.label)
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.set_xlim(record.rounds[0] - 0.3, record.rounds[-1] + 0.3)
+            _round_axis(axes, record.rounds)
         for axes in grid[len(pools) :]:
             axes.set_visible(False)
-        for axes in grid[::across]:
+        for axes in grid[: len(pools) : across]:
             axes.set_ylabel("accuracy (%)")
-        handles = [_handle(method, look[method]) for method in methods]
-        head(figure, handles)
+        head(figure, [_handle(method, look[method]) for method in methods])
     return figure
+
+
+def drift_figure(record: Record) -> Figure | None:
+    """How far classes have moved from their anchors, in units of the room between classes."""
+    drifts = drift(record)
+    rounds = sorted({t for found in drifts.values() for t in found})
+    if len(rounds) < 2:
+        return None
+    look = looks(record.methods)
+    with house_style():
+        figure = Figure((5.4, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        for place, (method, found) in enumerate(drifts.items()):
+            aside = 0.03 * (place - (len(drifts) - 1) / 2)
+            means = {t: statistics.fmean(ratios) for t, ratios in found.items()}
+            below = [means[t] - min(ratios) for t, ratios in found.items()]
+            above = [max(ratios) - means[t] for t, ratios in found.items()]
+            axes.errorbar(
+                [t + aside for t in means], list(means.values()), yerr=[below, above],
+                color=look[method].colour, linestyle=look[method].line, elinewidth=1.0,
+                marker=_marker(method, look[method]), markerfacecolor=look[method].fill,
+                markersize=5, zorder=3,
+            )  # fmt: skip
+        _round_axis(axes, rounds)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        axes.set_ylabel("anchor drift / distance between classes")
+        head(figure, [_handle(method, look[method]) for method in drifts])
+    return figure
+
+
+def drift(record: Record) -> dict[str, dict[int, list[float]]]:
+    """Method → round → drift over spread, a value per seed. PAR's features are new each round."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for method in _methods(record):
+        for t in record.rounds:
+            for run in record.select(method, t):
+                moved = run.measures.get("anchor_drift", math.nan)
+                apart = run.measures.get("anchor_spread", math.nan)
+                if math.isfinite(moved) and math.isfinite(apart) and apart > 0:
+                    found.setdefault(method, {}).setdefault(t, []).append(moved / apart)
+    return {m: rounds for m, rounds in found.items() if reading.family(m) != reading.PARAGON}
+
+
+def _methods(record: Record) -> tuple[str, ...]:
+    return shown(reading.methods_after(record, reading.final_round(record)))
+
+
+def _round_axis(axes: Axes, rounds: Sequence[int]) -> None:
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(rounds[0] - 0.3, rounds[-1] + 0.3)
 
 
 def _over_rounds(
@@ -57,24 +109,32 @@ def _over_rounds(
         [t + aside for t, _ in known],
         [score.mean for _, score in known],
         yerr=[score.ci if math.isfinite(score.ci) else 0.0 for _, score in known],
-        color=look.colour, linestyle=look.line, elinewidth=1.0,
-        marker="" if reading.is_reference(method) else look.marker,
-        markerfacecolor=look.fill, markersize=5,
+        color=look.colour, linestyle=look.line, linewidth=_width(method), elinewidth=1.0,
+        marker=_marker(method, look), markerfacecolor=look.fill, markersize=4.5,
     )  # fmt: skip
 
 
+def _marker(method: str, look: Look) -> str:
+    """References are lines without points."""
+    return "" if reading.is_reference(method) else look.marker
+
+
+def _width(method: str) -> float:
+    return 2.2 if reading.family(method) == reading.PARAGON else 1.3
+
+
 def _handle(method: str, look: Look) -> Line2D:
-    marker = "" if reading.is_reference(method) else look.marker
     return Line2D(
-        [], [], color=look.colour, linestyle=look.line, marker=marker,
-        markerfacecolor=look.fill, markersize=5, label=shortened(method),
+        [], [], color=look.colour, linestyle=look.line, linewidth=_width(method),
+        marker=_marker(method, look), markerfacecolor=look.fill, markersize=5,
+        label=SPOKEN.get(method, shortened(method)),
     )  # fmt: skip
 
 
 def matrix_figure(record: Record) -> Figure | None:
     """A heat map per method on one common scale; cells of rounds yet to come are unframed."""
     pools = reading.matrix_pools(record)
-    methods = reading.methods_after(record, reading.final_round(record))
+    methods = _methods(record)
     values = {
         method: [[_mean(record, method, t, pool.name) for pool in pools] for t in record.rounds]
         for method in methods
@@ -82,9 +142,10 @@ def matrix_figure(record: Record) -> Figure | None:
     known = [v for rows in values.values() for row in rows for v in row if math.isfinite(v)]
     if not known:
         return None
-    across = min(len(methods), IN_A_ROW if len(pools) <= 5 else IN_A_ROW - 1)
+    crowded = len(pools) > LEGIBLE
+    across = min(len(methods), IN_A_ROW if len(pools) <= 5 or crowded else IN_A_ROW - 1)
     down = math.ceil(len(methods) / across)
-    panel = 1.9 if len(record.rounds) <= 4 else 2.2
+    panel = max(1.7, 0.75 + 0.24 * len(record.rounds)) if not crowded else 2.0
     with house_style():
         figure = Figure((WIDTH, 0.4 + panel * down), layout="constrained")
         grid = figure.subplots(down, across, squeeze=False).flatten()
@@ -97,7 +158,7 @@ def matrix_figure(record: Record) -> Figure | None:
             axes.set_title(shortened(method))
         for axes in grid[len(methods) :]:
             axes.set_visible(False)
-        for axes in grid[::across]:
+        for axes in grid[: len(methods) : across]:
             axes.set_ylabel("after round")
         for axes in grid[max(0, len(methods) - across) : len(methods)]:
             axes.set_xlabel("classes of round")
@@ -122,7 +183,8 @@ def _annotate(
             if not math.isfinite(value):
                 continue
             ink = "white" if value < middle else "black"
-            axes.text(x, y, number(value), ha="center", va="center", color=ink, fontsize=7.5)
+            if len(pools) <= LEGIBLE:
+                axes.text(x, y, number(value), ha="center", va="center", color=ink, fontsize=7.5)
             if reading.has_come(pool, t):
                 frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False)
                 frame.set(edgecolor=ink, linewidth=0.8)
@@ -131,10 +193,10 @@ def _annotate(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    axes.set_xticks(range(len(pools)))
-    axes.set_xticklabels([p.name.removeprefix(reading.ROUND_POOL) for p in pools])
-    axes.set_yticks(range(len(record.rounds)))
-    axes.set_yticklabels([str(t) for t in record.rounds])
+    every = 1 if len(pools) <= LEGIBLE else 3
+    names = [pool.name.removeprefix(reading.ROUND_POOL) for pool in pools]
+    axes.set_xticks(range(0, len(pools), every), names[::every])
+    axes.set_yticks(range(0, len(record.rounds), every), [str(t) for t in record.rounds[::every]])
 
 
 def _mean(record: Record, method: str, round: int, pool: str) -> float:

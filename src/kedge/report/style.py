@@ -6,6 +6,7 @@ apart; markers differ as well, so that a grey print still works.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,13 @@ from typing import Literal
 import matplotlib as mpl
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 
+from kedge.alignment import ALIGNMENTS
+from kedge.errors import KedgeError
+from kedge.options import Named, parse_named
 from kedge.report.reading import BASE, family
 
 WIDTH = 6.2  # inches: narrow enough for its letters to be read on a phone
@@ -37,6 +43,7 @@ SPARE_COLOURS = ("#56b4e9", "#882255", "#999933", "#44aa99", "#aa4499")
 SPARE_MARKERS = ("p", "h", "<", ">", "d")
 Line = Literal["-", "--", ":", "-."]
 LINES: tuple[Line, ...] = ("-", "--", ":", "-.")  # the variants of a method
+SWEEP = 3  # values of an option that make a curve
 
 
 @dataclass(frozen=True)
@@ -47,14 +54,89 @@ class Look:
     line: Line
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """Labels that differ in the value of one option alone: a curve, and one look for all."""
+
+    option: str
+    stem: str  # the label without the option: "IDA", "IDA anchors=all"
+    points: tuple[tuple[float, str], ...]  # value and label, rising
+    members: frozenset[str]  # all its labels, also a second one for the same value
+    default: float | None  # what the option is where a label does not give it
+    kept: str  # stands for the curve where each method is drawn once: nearest to the default
+
+
+def sweeps(labels: Sequence[str]) -> tuple[Sweep, ...]:
+    """Every option that at least three labels of one family differ in, and in nothing else."""
+    named = {label: found for label in labels if (found := _parsed(label)) is not None}
+    plain = {_without(found, ""): label for label, found in reversed(named.items())}
+    groups: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for label, found in named.items():
+        for option, value in found.options.items():
+            if option.isidentifier() and not isinstance(value, str) and math.isfinite(value):
+                key = (option, _without(found, option))
+                groups.setdefault(key, []).append((float(value), label))
+    curves = []
+    for (option, stem), given in groups.items():
+        default = default_of(family(stem), option)
+        if default is not None and stem in plain:
+            given = [(default, plain[stem]), *given]
+        values = dict(reversed(given))  # the plain label goes first
+        if len(values) < SWEEP:
+            continue
+        near = (
+            min(values, key=lambda v: (abs(v - default), v)) if default is not None else given[0][0]
+        )
+        members = frozenset(label for _, label in given)
+        points = tuple(sorted(values.items()))
+        curves.append(Sweep(option, stem, points, members, default, values[near]))
+    return tuple(curves)
+
+
+def shown(labels: Sequence[str]) -> tuple[str, ...]:
+    """The labels to draw where each method is drawn once: of a sweep, the default alone."""
+    curves = sweeps(labels)
+    return tuple(m for m in labels if all(m == c.kept for c in curves if m in c.members))
+
+
+def default_of(name: str, option: str) -> float | None:
+    """The number that an option has where a label does not give it; None: none, or not known."""
+    kind = ALIGNMENTS.get(name)
+    if kind is None:
+        return None
+    if option == "lambda":
+        return float(kind.default_weight)
+    found = {f.name: f.default for f in dataclasses.fields(kind)}.get(option)
+    return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
+
+
+def _parsed(label: str) -> Named | None:
+    """Labels are free text; one that names no options is in no sweep."""
+    try:
+        return parse_named(label, "Method")
+    except KedgeError:
+        return None
+
+
+def _without(named: Named, option: str) -> str:
+    """The label without an option, and the others in one order however they were written."""
+    rest = {k: v for k, v in sorted(named.options.items()) if k != option}
+    return Named(named.name, rest).label
+
+
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """A look for each label. It depends on the name alone, save for methods nobody knows yet."""
+    """A look for each label. It depends on the name alone, save for methods nobody knows yet.
+
+    A family's plain label has its first look; all labels of a sweep share one.
+    """
     unknown = sorted({family(m) for m in methods} - COLOURS.keys())
+    stems = {m: curve.stem for curve in reversed(sweeps(methods)) for m in curve.members}
+    alike = {m: stems.get(m, m) for m in methods}
     found: dict[str, Look] = {}
-    seen: dict[str, int] = {}
     for method in methods:
         name = family(method)
-        variant = seen[name] = seen.get(name, -1) + 1
+        kin = dict.fromkeys(stem for m, stem in alike.items() if family(m) == name)
+        variant = sorted(kin, key=lambda stem: stem != name).index(alike[method])
         if name in COLOURS:
             colour, marker = COLOURS[name], MARKERS[name]
         else:
@@ -119,13 +201,31 @@ def house_style() -> Iterator[None]:
 
 
 def head(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """The legend above a figure, in as many columns as its longest label leaves room for."""
-    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
-    fit = max(1, int(figure.get_figwidth() / (0.55 + 0.085 * longest)))
-    lines = math.ceil(len(handles) / fit)
-    columns = math.ceil(len(handles) / max(lines, 1))  # no lonely last line
+    """The legend above a figure, in as many columns as its labels leave room for."""
+    widths = [0.52 + text_width(str(handle.get_label())) for handle in handles]
+    lines = 1
+    while lines < len(handles) and _legend_width(widths, lines) > figure.get_figwidth() - 0.2:
+        lines += 1
+    columns = math.ceil(len(handles) / lines)  # no lonely last line
     figure.set_figheight(figure.get_figheight() + 0.19 * (lines - 1))
     figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
+
+
+def _legend_width(widths: Sequence[float], lines: int) -> float:
+    """Columns are filled one after the other, and each is as wide as its widest label."""
+    columns = math.ceil(len(widths) / lines)
+    long, rest = divmod(len(widths), columns)
+    sizes = [long + (n < rest) for n in range(columns)]
+    starts = [sum(sizes[:n]) for n in range(columns)]
+    return sum(max(widths[a : a + n]) + 0.2 for a, n in zip(starts, sizes, strict=True))
+
+
+def text_width(text: str, size: float = 9) -> float:
+    """In inches, before there is anything to draw on."""
+    if not text.strip():
+        return 0.0
+    font = FontProperties(family="DejaVu Sans", size=size)
+    return float(TextPath((0, 0), text, prop=font, usetex=False).get_extents().width) / 72
 
 
 def encode(figure: Figure, format: Literal["svg", "png"]) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kedge.records import PoolInfo, Record
+from kedge import paper
+from kedge.records import Collection, PoolInfo, Record
 from kedge.report import reading
-from kedge.report.notation import listing, number, signed
+from kedge.report.beside import order_sentence
+from kedge.report.notation import listing, number, place, signed
 from kedge.report.reading import Difference
+from kedge.report.tables import spans, trained_scores
 
 
 @dataclass(frozen=True)
@@ -84,18 +87,6 @@ def spoken(label: str) -> str:
     return f"{words.get(label, KNOWN[label].name)} ({label})"
 
 
-def place(pool: PoolInfo) -> str:
-    """A pool within a sentence, where the comma of its label would read as part of a list."""
-    head, _, tail = pool.label.partition(", ")
-    return f"{head} classes {_part(tail)}" if tail else f"{head} classes"
-
-
-def _part(tail: str) -> str:
-    if tail == "both":
-        return "of both domains"
-    return f"of the {tail}" if tail.endswith("domain") else f"({tail})"
-
-
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -118,6 +109,21 @@ def verdict(record: Record) -> Verdict:
         headline = f"After round {round}, {lowered}"
     details = tuple(_overview(record, lead, m, round) for m in others if m != rival)
     return Verdict(headline, details)
+
+
+def joint_verdict(collection: Collection) -> Verdict:
+    """Of all parts together: the paper's order, if it is to be repeated, and each part's result."""
+    said = {part: verdict(record).headline for part, record in collection.parts.items()}
+    details = tuple(f"{part}: {headline}" if part else headline for part, headline in said.items())
+    if scores := trained_scores(collection.parts):
+        least, most = (number(pick(spans(scores))) for pick in (min, max))
+        details = (
+            f"What the model was trained at changes its accuracy by {least} to {most} points, "
+            "depending on the ways and shots of the test.",
+        )
+    if collection.paper is not None:
+        return Verdict(order_sentence(collection, paper.table(collection.paper)), details)
+    return Verdict(details[0], details[1:])
 
 
 def _rival(others: Sequence[str]) -> str:

@@ -1,0 +1,127 @@
+"""Exemplar-based incremental meta-learning: old tasks are practised again on images that were kept.
+
+The paper's EIML (Liu et al., 2020; see ida.py), which needs some images of every old class where
+IDA needs one anchor. Distillation on kept exemplars is that of iCaRL (Rebuffi et al., 2017); here
+whole tasks are drawn from them, and both models learn each task from the same examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from kedge.alignment.contract import Alignment, Memory, Sight
+from kedge.alignment.divergence import check_verdicts, divergence, sharper
+from kedge.config import Count, EpisodeShape, require
+from kedge.images.table import ImageTable
+from kedge.model import Model
+from kedge.protocol import Pool, whole
+from kedge.seeding import generator
+
+
+@final
+@dataclass(frozen=True)
+class ExemplarIncrementalMetaLearning(Alignment):
+    """mean over the queries of an old task: KL( p(·|φ_old; C_old) ‖ p(·|φ_new; C_new) )
+    + mean_x KL( p(·|φ_old(x); C_old) ‖ p(·|φ_new(x); C_old) )
+
+    C_old and C_new are the representatives of the old task's classes, from its support, under each
+    model; x are the new images.
+    """
+
+    exemplars: int = 15  # images kept of each class
+    choice: Literal["random", "nearest"] = "random"  # nearest to the mean feature of their class
+    divergence: str = "kl"
+    temperature: float | None = None  # of all softmaxes; None: the head's own
+
+    def __post_init__(self) -> None:
+        check_verdicts("EIML", self.divergence, self.temperature)
+        number = isinstance(self.exemplars, int) and not isinstance(self.exemplars, bool)
+        fits = number and 2 <= self.exemplars <= 10_000
+        require(fits, "EIML: exemplars must be a number from 2 to 10000.")
+        known = self.choice in ("random", "nearest")
+        require(known, "EIML: choice must be 'random' or 'nearest'.")
+
+    def penalty(self, sight: Sight) -> Float[Tensor, ""]:
+        require(sight.rehearsal is not None, "EIML needs old tasks, and there are none.")
+        assert sight.rehearsal is not None
+        head, n_shot = sight.head, sight.rehearsal.n_shot
+        sharp = sharper(head, self.temperature)
+
+        def task(episode: Tensor) -> tuple[Tensor, Tensor]:
+            """Its representatives, and the verdicts on its queries."""
+            representatives = head.fit(episode[:, :n_shot])
+            return representatives, head.logits(episode[:, n_shot:].flatten(0, 1), representatives)
+
+        with torch.no_grad():
+            c_old, old_verdicts = task(sight.rehearsal.old)
+            old = head.logits(sight.old, c_old)
+        _, new_verdicts = task(sight.rehearsal.new)
+        new = head.logits(sight.new, c_old)
+        on_old_task = divergence(self.divergence, old_verdicts, new_verdicts, sharp)
+        return on_old_task + divergence(self.divergence, old, new, sharp)
+
+    def rehearse(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape]:
+        require(
+            "images" in memory,
+            "EIML needs images of the classes before, and none were kept when this model was made; "
+            "IDA needs none.",
+        )
+        pool = _pool(memory)
+        n_classes, least = len(pool.classes), int(pool.counts.min())
+        require(n_classes >= 2, "EIML needs kept images of at least 2 classes for an old task.")
+        most_shots = shape.shots[1]
+        # Where a class has fewer than were asked for, it had no more.
+        remedy = "keep more exemplars or lower" if least >= self.exemplars else "lower"
+        require(
+            least > most_shots,
+            f"EIML: of some class {least} images were kept, but an old task needs at least "
+            f"{most_shots + 1} of each ({most_shots} shots + 1 query): {remedy} --n-shot.",
+        )
+        n_query = min(shape.n_query, least - most_shots)
+        return pool, EpisodeShape(_at_most(shape.n_way, n_classes), shape.n_shot, n_query)
+
+    def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
+        """A class that comes back is kept beside what was kept of it before."""
+        chosen = self._nearest(model, pool) if self.choice == "nearest" else self._any(pool, seed)
+        images = pool.table.images[torch.cat(chosen)]
+        counts = torch.tensor([len(rows) for rows in chosen], dtype=torch.int64)
+        if "images" in before:
+            images = torch.cat([before["images"].cpu(), images])
+            counts = torch.cat([before["counts"].cpu(), counts])
+        return {"images": images.contiguous(), "counts": counts}
+
+    def _any(self, pool: Pool, seed: int) -> list[Int64[Tensor, " _"]]:
+        """Rows of the table. A class's choice depends on the seed and its name alone, and fewer
+        exemplars are a part of more."""
+        chosen = []
+        for name, rows in zip(pool.classes, pool.class_rows, strict=True):
+            order = generator("exemplars", seed, name).permutation(len(rows))
+            chosen.append(rows[torch.from_numpy(order[: self.exemplars])].sort().values)
+        return chosen
+
+    def _nearest(self, model: Model, pool: Pool) -> list[Int64[Tensor, " _"]]:
+        chosen = []
+        for rows, features in zip(pool.class_rows, model.class_features(pool), strict=True):
+            distances = (features - features.mean(0)).square().sum(1).cpu()
+            order = distances.argsort(stable=True)
+            chosen.append(rows[order[: self.exemplars]].sort().values)
+        return chosen
+
+
+def _pool(memory: Memory) -> Pool:
+    """The names of the classes are not kept, nor needed."""
+    images, counts = memory["images"].cpu(), memory["counts"].cpu()
+    labels = torch.arange(len(counts)).repeat_interleave(counts)
+    names = tuple(f"kept {i}" for i in range(len(counts)))
+    return whole("exemplars", ImageTable(images, labels, names, "exemplars"))
+
+
+def _at_most(count: Count, most: int) -> Count:
+    return (
+        min(count, most) if isinstance(count, int) else (min(count[0], most), min(count[1], most))
+    )

@@ -1,0 +1,50 @@
+"""A recipe from beginning to end: its experiments, one after the other, and its report.
+
+The folder of a recipe with parts has a folder for each of them (see `kedge.experiment`), and a
+report of all of them together; without parts it is the folder of the one experiment.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from kedge.experiment import Experiment, check, run_experiment
+from kedge.recipes import Recipe
+from kedge.records import Collection, Record
+from kedge.report import collection_terminal, terminal_table, write_collection, write_report
+
+
+def run_recipe(recipe: Recipe, base: Experiment, folder: str | Path) -> tuple[Collection, Path]:
+    """Do whatever is not done yet. `base` is what the parts share; returns the page as well."""
+    folder = Path(folder)
+    experiments = recipe.experiments(base)
+    for experiment in experiments.values():
+        check(experiment)
+    records = {}
+    for part, experiment in experiments.items():
+        records[part] = run_experiment(experiment, folder / part_folder(part))
+        if part:
+            write_report(records[part], folder / part_folder(part))
+    collection = Collection(recipe.name, recipe.title, recipe.paper, records)
+    collection.save_index(folder)
+    return collection, write_collection(collection, folder)
+
+
+def report_again(path: Path) -> tuple[RenderableType, Path]:
+    """The report of what lies in a folder or in a record.json, written anew."""
+    if (path / "recipe.json").exists():
+        collection = Collection.load(path)
+        return collection_terminal(collection), write_collection(collection, path)
+    file = path / "record.json" if path.is_dir() else path
+    record = Record.load(file)
+    # Several records may lie in one folder: each but record.json gets one of its own.
+    own = file.parent if file.name == "record.json" else file.with_suffix("")
+    return terminal_table(record), write_report(record, own)
+
+
+def part_folder(part: str) -> str:
+    """'5-shot 10-way' → '5-shot-10-way'."""
+    return re.sub(r"[^\w.=+-]+", "-", part)

@@ -1,0 +1,149 @@
+"""ECM, embedded class models (Ravichandran, Bhotika, Soatto: Few-Shot Learning with Embedded Class
+Models and Shot-Free Meta Training, ICCV 2019).
+
+A re-derivation: the full text was not at hand. A class is a point that is learned, not computed,
+so training depends neither on shots nor on ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from kedge.config import require
+from kedge.heads.contract import Head
+
+PIECE = 16_000_000  # scores held at a time, in numbers
+
+
+@final
+class ECMHead(Head):
+    """Scores are negative squared distances to a class's point, after a learned linear lift.
+
+    A new task starts at the means of its support and goes down the support's cross-entropy.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        temperature: float,
+        *,
+        training: str = "joint",  # rows learned with the network, or "inner": fitted to support
+        steps: int = 100,  # of gradient descent, when points are fitted
+        rate: int | float = 0.1,
+        pull: int | float = 0.0,  # (pull/2)·Σ‖c−start‖² is added to what is minimised
+    ) -> None:
+        super().__init__(n_features, temperature)
+        require(training in ("joint", "inner"), "ECM: training must be joint or inner.")
+        require(isinstance(steps, int) and steps >= 1, "ECM: steps must be a number, at least 1.")
+        require(_number(rate) and rate > 0, "ECM: rate must be a number above 0.")
+        require(_number(pull) and pull >= 0, "ECM: pull must be a number, 0 or more.")
+        # Module.training is taken: whether the module is in train mode.
+        self.learns_rows = training == "joint"
+        self.steps, self.rate, self.pull = steps, rate, pull
+        self.lift = nn.Parameter(torch.empty(2 * n_features, n_features))
+        nn.init.orthogonal_(self.lift)  # at the start, distances are those of the features
+
+    def fit(
+        self, support: Float[Tensor, "*e k s d"], present: Bool[Tensor, "*e k s"] | None = None
+    ) -> Float[Tensor, "*e k r"]:
+        *_, k, s, _ = support.shape
+        if present is None:
+            present = torch.ones(support.shape[:-1], dtype=torch.bool, device=support.device)
+        z = support.masked_fill(~present[..., None], 0)
+        shares = present / present.sum(-1, keepdim=True)
+        means = (shares.to(z.dtype)[..., None] * z).sum(-2)
+        weights = (present / present.sum((-2, -1), keepdim=True)).to(z.dtype)
+        labels = torch.arange(k, device=z.device).repeat_interleave(s)
+        return self._descend(z.flatten(-3, -2), labels, weights.flatten(-2), means)
+
+    def logits(
+        self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k r"]
+    ) -> Float[Tensor, "*e n k"]:
+        # By one matrix product, near the origin: see the prototype head.
+        centre = representatives.mean(-2, keepdim=True).detach()
+        u, c = features @ self.lift.mT - centre, representatives - centre
+        u2, c2 = u.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
+        return (2 * u @ c.mT - u2 - c2) / self.temperature
+
+    def practise(
+        self,
+        episode: Float[Tensor, "k s_plus_q d"],
+        n_shot: int,
+        rows: Float[Tensor, "k r"] | None,
+    ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
+        # Where there are rows to learn, support has no part of its own: all images are practised.
+        practised = episode[:, n_shot:] if rows is None else episode
+        points = self.fit(episode[:, :n_shot]) if rows is None else rows
+        k, n, _ = practised.shape
+        targets = torch.arange(k, device=episode.device).repeat_interleave(n)
+        return self.logits(practised.flatten(0, 1), points), targets
+
+    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
+        return torch.stack([of_class.mean(0) for of_class in features]) @ self.lift.mT
+
+    def anchors(
+        self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k r"] | None = None
+    ) -> Float[Tensor, "k r"]:
+        if rows is not None:
+            return rows.detach().clone()
+        z = torch.cat(list(features))
+        counts = torch.tensor([len(of_class) for of_class in features], device=z.device)
+        labels = torch.arange(len(features), device=z.device).repeat_interleave(counts)
+        means = torch.stack([of_class.mean(0) for of_class in features])
+        return self._descend(z, labels, z.new_full((len(z),), 1 / len(z)), means)
+
+    def _descend(
+        self,
+        z: Float[Tensor, "*e n d"],
+        labels: Int64[Tensor, " n"],
+        weights: Float[Tensor, "*e n"],
+        means: Float[Tensor, "*e k d"],
+    ) -> Float[Tensor, "*e k r"]:
+        """Gradient descent on Σ_i weight_i · cross-entropy_i, with the gradient written out:
+        ∂/∂c_k = (2/T) Σ_i weight_i (p_ik − y_ik) (W z_i − c_k).
+
+        So c stays W·a, with a in the affine span of the features, and W enters by the metric WᵀW
+        alone. Coordinates of a are chosen by size: where images are fewer than features, a's
+        weights on the images, whose metric is the Gram matrix; otherwise a's features.
+        """
+        (n, d), k = z.shape[-2:], means.shape[-2]
+        # Points may move together; near the origin fewest digits are lost.
+        centre = means.mean(-2, keepdim=True).detach()
+        z, metric = z - centre, self.lift.mT @ self.lift
+        by_image = n <= d
+        if by_image:
+            metric = z @ metric @ z.mT
+            shares = _one_hot(labels, means) * weights[..., None, :]
+            a = shares / shares.sum(-1, keepdim=True)
+            per_piece = n
+        else:
+            a = means - centre
+            per_piece = max(1, PIECE // (k * z.shape[:-2].numel()))
+        pieces = [t.split(per_piece, -1) for t in (z.mT, labels, weights)]
+        start = a
+        for _ in range(self.steps):
+            product = a @ metric  # k, coordinates
+            c2 = (a * product).sum(-1, keepdim=True)
+            slope = self.pull * (a - start)
+            for images, answers, weight in zip(*pieces, strict=True):
+                scores = 2 * (product if by_image else product @ images) - c2  # k, n
+                p = (scores / self.temperature).softmax(-2)
+                wrong = (p - _one_hot(answers, a)) * weight[..., None, :]
+                push = wrong if by_image else wrong @ images.mT
+                slope = slope + 2 / self.temperature * (push - wrong.sum(-1, keepdim=True) * a)
+            a = a - self.rate * slope
+        return ((a @ z if by_image else a) + centre) @ self.lift.mT
+
+
+def _one_hot(labels: Int64[Tensor, " n"], like: Float[Tensor, "*e k q"]) -> Float[Tensor, "k n"]:
+    classes = torch.arange(like.shape[-2], device=labels.device)
+    return (labels == classes[:, None]).to(like.dtype)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float)
