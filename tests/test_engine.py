@@ -1,8 +1,13 @@
 """Several processes as one, and one process as it is."""
 
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from kedge.engine import add_up, n_processes, rank
+
+Ready = Any  # of conftest.py, which cannot be imported
 
 
 def test_one_process_is_the_first_of_one_and_adds_nothing() -> None:
@@ -42,6 +47,6 @@ if child:
 """
 
 
-def test_two_processes_add_up_whatever_the_layout(ready, tmp_path) -> None:
+def test_two_processes_add_up_whatever_the_layout(ready: Ready, tmp_path: Path) -> None:
     ended = ready(TWO, tmp_path)
     assert ended.rc == 0, ended.err

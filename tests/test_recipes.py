@@ -3,7 +3,7 @@
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -110,30 +110,33 @@ def test_every_recipe_is_on_the_paper_s_schedule_or_takes_minutes() -> None:
                 assert (each.backbone.backbone, each.backbone.width) == (backbone, 64)
 
 
-@pytest.fixture(scope="module")
-def imagenet() -> Iterator[None]:
-    """In place of the images on disk: all classes of ILSVRC, 40 tiny images each."""
+@functools.cache
+def ilsvrc() -> ImageTable:
+    """All classes of ILSVRC, 40 tiny images each."""
     classes = [name for part in imagenet_domains().values() for name in part]
     labels = torch.arange(len(classes)).repeat_interleave(40)
-    table = ImageTable.build(
-        torch.zeros(len(labels), 1, 16, 16, dtype=torch.uint8), labels, classes
-    )
+    return ImageTable.build(torch.zeros(len(labels), 1, 16, 16, dtype=torch.uint8), labels, classes)
+
+
+@pytest.fixture
+def imagenet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images in place of those that would be on disk."""
 
     def load(data: str | None) -> ImageTable:
-        return table
+        return ilsvrc()
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name, each in PROTOCOLS.items():
-            if each.needs_data:
-                patch.setitem(PROTOCOLS, name, replace(each, load=load))
-        yield
+    for name, each in PROTOCOLS.items():
+        if each.needs_data:
+            monkeypatch.setitem(PROTOCOLS, name, replace(each, load=load))
 
 
 def test_every_recipe_has_the_classes_and_images_that_it_needs(imagenet: None) -> None:
-    """Many have the same: each combination is checked once, the methods left aside."""
+    """Many have the same, which is checked once."""
     found = [e for name in NAMES for e in experiments(included(name)).values()]
-    for each in {replace(e, methods=("NU",), eval_episodes=2, data=None) for e in found}:
-        check(replace(each, data="images" if protocol(each.protocol).needs_data else None))
+    shapes = {(e.protocol, e.episode, e.update_episode, e.test_shapes): e for e in found}
+    models = {(e.head, e.backbone): e for e in found}
+    for each in {*shapes.values(), *models.values()}:
+        check(each)
 
 
 def test_the_files_travel_with_the_package() -> None:

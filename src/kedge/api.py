@@ -7,6 +7,7 @@ better.classifier(support).predict(images)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +200,9 @@ def _round(
         model = train_round(start, delivery, method, config, path, tick, memory).model
     # Classes that only validated were delivered too: the model shall know them.
     rest = [name for name in table.classes if name not in delivery.new.classes]
-    return (model.with_anchors_of(whole("validated", table, rest)) if rest else model).to("cpu")
+    model = model.with_anchors_of(whole("validated", table, rest)) if rest else model
+    order = (*(name for name in model.classes if name not in table.classes), *table.classes)
+    return replace(model, classes=order, anchors=model.anchors_of(order)).to("cpu")
 
 
 def _open(images: Images, image_size: int | None, n_channels: int | None) -> ImageTable:

@@ -3,7 +3,8 @@
 Conv-4: Vinyals et al., Matching Networks, 2016. ResNet-12: Oreshkin et al., TADAM, 2018, in the
 form of Lee et al., 2019. DropBlock: Ghiasi et al., 2018.
 
-Any module from images (b c h w) to features (b d) can stand in for them.
+Any module from images (b c h w) to features (b d) can stand in for them. If it names a
+`last_block`, the filters in there tell which classes are alike (`kedge.task2vec`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Conv4(nn.Module):
                 nn.ReLU(),
             ]
         self.blocks = nn.Sequential(*blocks)
+
+    @property
+    def last_block(self) -> nn.Module:
+        return self.blocks[-4]  # the last convolution
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         return self.blocks(images).flatten(1)
@@ -106,6 +111,10 @@ class ResNet12(nn.Module):
                 nn.init.kaiming_normal_(
                     module.weight, a=0.1, mode="fan_out", nonlinearity="leaky_relu"
                 )
+
+    @property
+    def last_block(self) -> nn.Module:
+        return self.blocks[-1]
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         return self.blocks(images).mean((2, 3))

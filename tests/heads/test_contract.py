@@ -238,6 +238,11 @@ def test_anchors_of_unequal_classes_serve_as_representatives(
         assert (logits.argmax(1) == i).all(), "a tight class is nearest to its own anchor"
 
 
+def test_anchors_of_many_images_need_no_table_of_all_their_pairs(head: Head) -> None:
+    """Which would have 6.4 · 10⁹ entries here."""
+    assert head.anchors(list(clusters(2, 40_000))).isfinite().all()
+
+
 def test_some_of_the_anchors_are_representatives_too(head: Head) -> None:
     """A step is held against a few anchors only, drawn from all of them."""
     anchors = head.anchors(list(clusters(6, 10)))

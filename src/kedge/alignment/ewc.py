@@ -59,7 +59,7 @@ class ElasticWeightConsolidation(Alignment):
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         fresh = {f"fisher.{k}": v.cpu() for k, v in self._fisher(model, pool, seed).items()}
         return {
-            key: value + self.decay * before[key] if key in before else value
+            key: value + self.decay * before[key].cpu() if key in before else value
             for key, value in fresh.items()
         }
 

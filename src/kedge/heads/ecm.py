@@ -40,8 +40,8 @@ class ECMHead(Head):
         super().__init__(n_features, temperature)
         require(training in ("joint", "inner"), "ECM: training must be joint or inner.")
         require(isinstance(steps, int) and steps >= 1, "ECM: steps must be a number, at least 1.")
-        require(_number(rate) and rate > 0, "ECM: rate must be a number above 0.")
-        require(_number(pull) and pull >= 0, "ECM: pull must be a number, 0 or more.")
+        require(_number(rate) and 0 < rate < 1e6, "ECM: rate must be a number above 0.")
+        require(_number(pull) and 0 <= pull < 1e6, "ECM: pull must be a number, 0 or more.")
         # Module.training is taken: whether the module is in train mode.
         self.learns_rows = training == "joint"
         self.steps, self.rate, self.pull = steps, rate, pull
@@ -54,10 +54,9 @@ class ECMHead(Head):
         *_, k, s, _ = support.shape
         if present is None:
             present = torch.ones(support.shape[:-1], dtype=torch.bool, device=support.device)
-        z = support.masked_fill(~present[..., None], 0)
-        shares = present / present.sum(-1, keepdim=True)
-        means = (shares.to(z.dtype)[..., None] * z).sum(-2)
-        weights = (present / present.sum((-2, -1), keepdim=True)).to(z.dtype)
+        z, real = support.masked_fill(~present[..., None], 0), present.to(support.dtype)
+        means = z.sum(-2) / real.sum(-1, keepdim=True)
+        weights = real / real.sum((-2, -1), keepdim=True)
         labels = torch.arange(k, device=z.device).repeat_interleave(s)
         return self._descend(z.flatten(-3, -2), labels, weights.flatten(-2), means)
 
@@ -107,42 +106,38 @@ class ECMHead(Head):
         """Gradient descent on Σ_i weight_i · cross-entropy_i, with the gradient written out:
         ∂/∂c_k = (2/T) Σ_i weight_i (p_ik − y_ik) (W z_i − c_k).
 
-        So c stays W·a, with a in the affine span of the features, and W enters by the metric WᵀW
-        alone. Coordinates of a are chosen by size: where images are fewer than features, a's
-        weights on the images, whose metric is the Gram matrix; otherwise a's features.
+        So c stays W·a, with a in the affine span of the features. The coordinates of a are chosen
+        by size: where images are fewer than features, its weights on the images, with their Gram
+        matrix for a metric; otherwise its features, with the metric WᵀW.
         """
-        (n, d), k = z.shape[-2:], means.shape[-2]
+        (n, d), k, t = z.shape[-2:], means.shape[-2], self.temperature
         # Points may move together; near the origin fewest digits are lost.
         centre = means.mean(-2, keepdim=True).detach()
-        z, metric = z - centre, self.lift.mT @ self.lift
+        z = z - centre
+        truth = (labels == torch.arange(k, device=z.device)[:, None]).to(z.dtype)  # k, n
         by_image = n <= d
         if by_image:
-            metric = z @ metric @ z.mT
-            shares = _one_hot(labels, means) * weights[..., None, :]
+            lifted = z @ self.lift.mT
+            metric, per_piece = lifted @ lifted.mT, n
+            shares = truth * weights[..., None, :]
             a = shares / shares.sum(-1, keepdim=True)
-            per_piece = n
         else:
+            metric, per_piece = self.lift.mT @ self.lift, PIECE // (k * z.shape[:-2].numel())
             a = means - centre
-            per_piece = max(1, PIECE // (k * z.shape[:-2].numel()))
-        pieces = [t.split(per_piece, -1) for t in (z.mT, labels, weights)]
-        start = a
+        # Many small steps: what is the same in all of them is multiplied in beforehand.
+        metric, weights, start = 2 / t * metric, self.rate * 2 / t * weights, a
+        pieces = [part.split(max(1, per_piece), -1) for part in (z.mT, truth, weights)]
         for _ in range(self.steps):
-            product = a @ metric  # k, coordinates
-            c2 = (a * product).sum(-1, keepdim=True)
-            slope = self.pull * (a - start)
-            for images, answers, weight in zip(*pieces, strict=True):
-                scores = 2 * (product if by_image else product @ images) - c2  # k, n
-                p = (scores / self.temperature).softmax(-2)
-                wrong = (p - _one_hot(answers, a)) * weight[..., None, :]
-                push = wrong if by_image else wrong @ images.mT
-                slope = slope + 2 / self.temperature * (push - wrong.sum(-1, keepdim=True) * a)
-            a = a - self.rate * slope
+            product = a @ metric
+            half = (a * product).sum(-1, keepdim=True) / 2
+            moved = a - self.rate * self.pull * (a - start) if self.pull else a
+            for images, ours, weight in zip(*pieces, strict=True):
+                scores = (product if by_image else product @ images) - half  # k, n
+                wrong = (scores.softmax(-2) - ours) * weight[..., None, :]
+                moved = moved - (wrong if by_image else wrong @ images.mT)
+                moved = torch.addcmul(moved, wrong.sum(-1, keepdim=True), a)
+            a = moved
         return ((a @ z if by_image else a) + centre) @ self.lift.mT
-
-
-def _one_hot(labels: Int64[Tensor, " n"], like: Float[Tensor, "*e k q"]) -> Float[Tensor, "k n"]:
-    classes = torch.arange(like.shape[-2], device=labels.device)
-    return (labels == classes[:, None]).to(like.dtype)
 
 
 def _number(value: object) -> bool:

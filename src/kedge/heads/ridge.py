@@ -48,11 +48,8 @@ class RidgeHead(Head):
         x = _with_one(support).masked_fill(~present[..., None], 0)
         if k * s <= d:
             return self._by_image(x, present)
-        grams, sums, counts = x.mT @ x, x.sum(-2), present.sum(-1).to(x.dtype)
-        return self._by_feature(
-            grams, grams.sum(-3, keepdim=True), sums, sums.sum(-2, keepdim=True),
-            counts, counts.sum(-1, keepdim=True),
-        )  # fmt: skip
+        grams = x.mT @ x
+        return self._by_feature(grams, grams.sum(-3, keepdim=True))
 
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k r"]
@@ -74,32 +71,20 @@ class RidgeHead(Head):
     def anchors(
         self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k r"] | None = None
     ) -> Float[Tensor, "k r"]:
-        # One class at a time: all Gram matrices at once may be too large, and they are cheap.
-        counts = features[0].new_tensor([len(of_class) for of_class in features])
-        sums = torch.stack([_with_one(of_class).sum(0) for of_class in features])
-        gram = sum((_gram(of_class) for of_class in features), start=features[0].new_zeros(()))
-        return torch.stack(
-            [
-                self._by_feature(
-                    _gram(of_class), gram, sums[i], sums.sum(0), counts[i], counts.sum()
-                )
-                for i, of_class in enumerate(features)
-            ]
-        )
+        # One class at a time: all Gram matrices at once may be too large, and each is cheap.
+        nothing = features[0].new_zeros(self.n_features + 1, self.n_features + 1)
+        everything = sum((_gram(of_class) for of_class in features), start=nothing)
+        return torch.stack([self._by_feature(_gram(z), everything) for z in features])
 
     def _by_feature(
-        self,
-        gram: Float[Tensor, "*k r r"],
-        all_grams: Float[Tensor, "*#k r r"],
-        total: Float[Tensor, "*k r"],
-        all_totals: Float[Tensor, "*#k r"],
-        count: Float[Tensor, "*k"],
-        all_counts: Float[Tensor, "*#k"],
+        self, gram: Float[Tensor, "*k r r"], everything: Float[Tensor, "*#k r r"]
     ) -> Float[Tensor, "*k r"]:
-        """Rows from Σxxᵀ, Σx and Σ1 over the images of a class, and over those of all classes."""
-        own, rest = _sides(count, all_counts)
-        moments = own[..., None, None] * gram + rest[..., None, None] * (all_grams - gram)
-        wanted = own[..., None] * total - rest[..., None] * (all_totals - total)
+        """Rows from Σxxᵀ over the images of each class, and over those of all classes."""
+        others = everything - gram
+        # x ends in 1, hence Σxxᵀ in Σx, and that in the number of images.
+        own, rest = _sides(gram[..., -1, -1], everything[..., -1, -1])
+        moments = own[..., None, None] * gram + rest[..., None, None] * others
+        wanted = own[..., None] * gram[..., -1] - rest[..., None] * others[..., -1]
         return self._solve(moments, wanted)
 
     def _by_image(

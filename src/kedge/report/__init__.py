@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,15 +21,17 @@ from kedge.records import Collection, Record
 from kedge.report.beside import beside_table
 from kedge.report.figures import Drawing, all_drawings
 from kedge.report.layout import Table
-from kedge.report.page import part_table, render_collection, render_page
-from kedge.report.renderings import LATEX_HEADER, markdown, to_latex, to_markdown, to_rich
+from kedge.report.page import heading, in_result, part_table, render_collection, render_page
+from kedge.report.renderings import LATEX_HEADER, markdown, slug, to_latex, to_markdown, to_rich
+from kedge.report.shapes import trained_shapes_table
 from kedge.report.style import encode
-from kedge.report.tables import all_tables, trained_shapes_table
+from kedge.report.tables import all_tables, parts_table
 from kedge.report.verdict import joint_verdict, verdict
 
 __all__ = ["collection_terminal", "terminal_table", "write_collection", "write_report"]
 
 IN_TERMINAL = ("accuracy", "differences", "beside", "shapes", "metrics", "matrix", "seeds")
+IN_A_TERMINAL = 8  # columns; the matrix of many rounds has more, and its metrics say it shorter
 
 
 def terminal_table(record: Record, paper: str | None = None) -> RenderableType:
@@ -37,7 +40,8 @@ def terminal_table(record: Record, paper: str | None = None) -> RenderableType:
     Print it with a `rich.console.Console`. What it cost and how the rounds in between went is in
     the files of `write_report`.
     """
-    return Group(*(to_rich(t) for t in _tables(record, paper) if t.key in IN_TERMINAL))
+    tables = [table for table in _tables(record, paper) if table.key in IN_TERMINAL]
+    return Group(*(to_rich(table) for table in tables if len(table.columns) <= IN_A_TERMINAL))
 
 
 def collection_terminal(collection: Collection) -> RenderableType:
@@ -46,7 +50,7 @@ def collection_terminal(collection: Collection) -> RenderableType:
         return terminal_table(collection.parts[""], collection.paper)
     tables = [*_joint_tables(collection), *_part_tables(collection)]
     said = Text(f"{joint_verdict(collection).headline}\n")
-    return Group(Text(f"{collection.title}\n", style="bold"), said, *map(to_rich, tables))
+    return Group(Text(f"{heading(collection)}\n", style="bold"), said, *map(to_rich, tables))
 
 
 def write_report(
@@ -66,46 +70,56 @@ def write_collection(collection: Collection, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if list(collection.parts) == [""]:
-        return write_report(collection.parts[""], folder, collection.paper, collection.title)
-    drawings = {part: _draw(record) for part, record in collection.parts.items()}
+        return write_report(collection.parts[""], folder, collection.paper, heading(collection))
+    drawn = {part: _draw(record) for part, record in collection.parts.items()}
     joint, mains = _joint_tables(collection), _part_tables(collection)
-    files = {
-        "table.md": "\n".join(
-            [
-                f"## {markdown(collection.title)}\n",
-                f"{markdown(joint_verdict(collection).headline)}\n",
-                *(to_markdown(table) for table in (*joint, *mains)),
-            ]
-        ).encode(),
-        "table.tex": _latex([*joint, *mains], collection.name),
-        "report.html": render_collection(collection, joint, drawings).encode(),
-    }
+    files: dict[str, bytes] = {}
+    shown = {part: [each for each in drawn[part] if in_result(each.drawing)] for part in drawn}
+    for part, each in ((part, each) for part, some in shown.items() for each in some):
+        files |= each.files(f"{slug(part)}-")
+    files["table.md"] = "\n".join(
+        [
+            f"## {markdown(heading(collection))}\n",
+            f"{markdown(joint_verdict(collection).headline)}\n",
+            *(to_markdown(table) for table in (*joint, *mains)),
+        ]
+    ).encode()
+    files["table.tex"] = _latex([*joint, *mains], collection.name)
+    svgs = {part: _svgs(some) for part, some in shown.items()}
+    files["report.html"] = render_collection(collection, joint, svgs).encode()
     for part, record in collection.parts.items():
-        _write_record(record, drawings[part], folder / Collection.folder_of(part))
+        _write_record(record, drawn[part], folder / Collection.folder_of(part))
     _write(files, folder)
     return folder / "report.html"
 
 
-Drawn = Sequence[tuple[Drawing, bytes]]  # each with its SVG
+class Drawn(NamedTuple):
+    drawing: Drawing
+    svg: bytes
+    png: bytes
+
+    def files(self, prefix: str = "") -> dict[str, bytes]:
+        name = f"figures/{prefix}{self.drawing.key}"
+        return {f"{name}.svg": self.svg, f"{name}.png": self.png}
 
 
-def _draw(record: Record) -> list[tuple[Drawing, bytes]]:
+def _draw(record: Record) -> list[Drawn]:
     figures, drawn = all_drawings(record), []
     with task("drawing figures", len(figures)) as tick:
         for drawing in figures:
-            drawn.append((drawing, encode(drawing.figure, "svg")))
+            svg, png = encode(drawing.figure, "svg"), encode(drawing.figure, "png")
+            drawn.append(Drawn(drawing, svg, png))
             tick(1)
     return drawn
 
 
 def _write_record(
-    record: Record, drawings: Drawn, folder: Path, paper: str | None = None, title: str = ""
+    record: Record, drawn: Sequence[Drawn], folder: Path, paper: str | None = None, title: str = ""
 ) -> Path:
     """Everything is drawn before anything is written; the page, which people open, comes last."""
     tables, files = _tables(record, paper), dict[str, bytes]()
-    for drawing, svg in drawings:
-        files[f"figures/{drawing.key}.svg"] = svg
-        files[f"figures/{drawing.key}.png"] = encode(drawing.figure, "png")
+    for each in drawn:
+        files |= each.files()
     files["table.md"] = "\n".join(
         [
             f"## {markdown(title or record.name)}\n",
@@ -115,9 +129,13 @@ def _write_record(
         ]
     ).encode()
     files["table.tex"] = _latex(tables, record.name)
-    files["report.html"] = render_page(record, tables, drawings, title).encode()
+    files["report.html"] = render_page(record, tables, _svgs(drawn), title).encode()
     _write(files, folder)
     return folder / "report.html"
+
+
+def _svgs(drawn: Sequence[Drawn]) -> list[tuple[Drawing, bytes]]:
+    return [(each.drawing, each.svg) for each in drawn]
 
 
 def _tables(record: Record, paper: str | None) -> tuple[Table, ...]:
@@ -133,7 +151,9 @@ def _tables(record: Record, paper: str | None) -> tuple[Table, ...]:
 
 def _joint_tables(collection: Collection) -> list[Table]:
     beside = collection.paper and beside_table(collection, printed.table(collection.paper))
-    return [table for table in (beside, trained_shapes_table(collection.parts)) if table]
+    shapes = trained_shapes_table(collection.parts)
+    parts = None if beside or shapes else parts_table(collection.parts)
+    return [table for table in (beside, shapes, parts) if table]
 
 
 def _part_tables(collection: Collection) -> list[Table]:

@@ -10,13 +10,24 @@ from matplotlib.figure import Figure
 
 from kedge.records import Record, Run
 from kedge.report import reading
-from kedge.report.labels import Point, place_names
-from kedge.report.notation import number, shortened
-from kedge.report.style import INK, QUIET, WIDTH, house_style, looks, shown
+from kedge.report.labels import NEAR, Point, place_names
+from kedge.report.notation import number
+from kedge.report.style import INK, QUIET, WIDTH, house_style, looks, panel_title, shown
 
 Way = tuple[tuple[float, float], ...]  # where the anchor was stored, then the class, round by round
 IN_A_ROW = 3  # panels
-NAMED = 4  # classes with their name beside them
+NAMED = 6  # classes with their name beside them, where there is room
+TEXTS = {
+    "anchors": (
+        "Where classes go once their anchor is stored",
+        (
+            "A ring is the stored anchor of an old class. The arrow leads to where that class is "
+            "in the model’s feature space {when}: an oracle, for it takes the old images, which "
+            "the methods do not see. The plane holds the two directions in which the base model’s "
+            "anchors differ most{share}. All panels have the same axes.{seed}"
+        ),
+    ),
+}
 
 
 def anchors_figure(record: Record) -> Figure | None:
@@ -34,12 +45,13 @@ def anchors_figure(record: Record) -> Figure | None:
     tall = (width - 0.6) / across * (high - low) / (right - left)
     names = _far_apart({name: way[0] for of in ways.values() for name, way in of.items()})
     with house_style():
-        figure = Figure((width, 0.55 + (tall + 0.25) * down), layout="constrained")
+        lines = 1 + max(panel_title(method).count("\n") for method in ways)
+        figure = Figure((width, 0.55 + (tall + 0.1 + 0.15 * lines) * down), layout="constrained")
         grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
         for axes, (method, of) in zip(grid, ways.items(), strict=False):
             for way in of.values():
                 _draw(axes, way, look[method].colour)
-            axes.set_title(shortened(method))
+            axes.set_title(panel_title(method))
             axes.set_xlim(left, right)
             axes.set_ylim(low, high)
             axes.set_aspect("equal")
@@ -53,8 +65,10 @@ def anchors_figure(record: Record) -> Figure | None:
         figure.supxlabel("first direction of the plane", fontsize=9)
         figure.supylabel("second direction", fontsize=9)
         for axes, of in zip(grid, ways.values(), strict=False):
-            marks = [Point(*of[name][0], 0, 0, name, INK) for name in names if name in of]
-            place_names(figure, axes, marks, list(of.values()), size=7, only_if_free=True)
+            marks = [Point(*of[name][0], 0.0, 0.0, name, INK) for name in names if name in of]
+            place_names(
+                figure, axes, marks, list(of.values()), size=7.0, distances=NEAR, only_if_free=True
+            )
     return figure
 
 
@@ -134,12 +148,11 @@ def _draw(axes: Axes, way: Way, colour: str) -> None:
     xs, ys = zip(*way, strict=True)
     axes.plot(xs, ys, color=colour, linewidth=1.1, zorder=2)
     axes.plot(xs[1:-1], ys[1:-1], color=colour, linestyle="", marker=".", markersize=4, zorder=3)
-    axes.annotate(
-        "", way[-1], xytext=way[-2],
-        arrowprops={
-            "arrowstyle": "-|>", "color": colour, "linewidth": 1.1, "mutation_scale": 7,
-            "shrinkA": 0, "shrinkB": 0,
-        },
+    dx, dy = xs[-1] - xs[-2], ys[-1] - ys[-2]
+    turned = math.degrees(math.atan2(dy, dx)) - 90
+    axes.plot(
+        xs[-1], ys[-1], color=colour, linestyle="", markeredgewidth=0, markersize=6.5, zorder=3,
+        marker=(3, 0, turned) if dx or dy else ".",
     )  # fmt: skip
     axes.plot(
         xs[0], ys[0], linestyle="", marker="o", markersize=4.5, markerfacecolor="white",

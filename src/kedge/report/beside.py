@@ -16,10 +16,11 @@ from kedge.evaluation import Score
 from kedge.paper import PaperTable
 from kedge.records import Collection, PoolInfo, Record
 from kedge.report import captions, reading
+from kedge.report.cells import score_cell
 from kedge.report.layout import Cell, Column, Row, Section, Table
 from kedge.report.notation import NONE, counted, listing, number
 from kedge.report.reading import Difference
-from kedge.report.tables import base_method, base_round, score_cell, span
+from kedge.report.shapes import base_method, base_round, span
 
 ROUNDS = {"round I": 1, "round II": 2}  # groups of columns that are rounds of one part
 RANGE = "range"  # the row of the sweeps that is computed from those above it
@@ -59,7 +60,7 @@ Places = dict[tuple[paper.Row, paper.Column], Place]
 
 def beside_table(collection: Collection, table: PaperTable) -> Table:
     """Each row twice: ours, and below it what the paper prints."""
-    places = find(collection, table)
+    places, instead = find(collection, table), _stand_ins(collection, table)
     signs = (sign * n for n in itertools.count(1) for sign in paper.MARKS)
     marks = dict(zip(table.faults, signs, strict=False))
     sections = []
@@ -70,13 +71,13 @@ def beside_table(collection: Collection, table: PaperTable) -> Table:
             ours = (_our_cell(places, table, row, column) for column in table.columns)
             theirs = (_their_cell(table, row, column, marks) for column in table.columns)
             lines.append(Row(row.label, tuple(ours)))
-            lines.append(Row(f"{row.label}, paper", tuple(theirs), muted=True))
-        title = str(dataset) if len(table.datasets) > 1 else ""
-        sections.append(Section(tuple(lines), title))
+            lines.append(Row("paper", tuple(theirs), muted=True))
+        title = f"{dataset}; ours: {instead[dataset]}" if dataset in instead else str(dataset)
+        sections.append(Section(tuple(lines), title if len(table.datasets) > 1 else ""))
     counts = [agreement(places, table, [column]) for column in table.columns]
     if any(clear for _, clear in counts):
         cells = tuple(Cell(f"{same} of {clear}" if clear else NONE) for same, clear in counts)
-        sections.append(Section((Row("pairs in the paper’s order", cells),)))
+        sections.append(Section((Row("same order", cells),)))
     known = paper.faults()
     return Table(
         key="beside",
@@ -91,21 +92,40 @@ def beside_table(collection: Collection, table: PaperTable) -> Table:
 
 def find(collection: Collection, table: PaperTable) -> Places:
     """The counterpart of every cell that has one, in episodes of the very same shape."""
-    found = ((row, column, _find(collection, row, column)) for row, column, _ in table.walk())
-    return {(row, column): place for row, column, place in found if place is not None}
-
-
-def _find(collection: Collection, row: paper.Row, column: paper.Column) -> Place | None:
-    if column.by_ways:
-        record = collection.parts.get(row.label)
+    places: Places = {}
+    for row, column, _ in table.walk():
+        record = _record(collection, table, row, column)
         if record is None:
-            return None
-        return _place(record, base_method(record), base_round(record), column)
-    names = (f"{row.dataset} {column.group}", column.group, row.dataset, "")
-    record = next((collection.parts[name] for name in names if name in collection.parts), None)
-    if record is None:
-        return None
-    return _place(record, row.label, ROUNDS.get(column.group, record.rounds[-1]), column)
+            continue
+        if column.by_ways:
+            place = _place(record, base_method(record), base_round(record), column)
+        else:
+            round = ROUNDS.get(column.group, record.rounds[-1])
+            place = _place(record, row.label, round, column)
+        if place is not None:
+            places[row, column] = place
+    return places
+
+
+def _record(
+    collection: Collection, table: PaperTable, row: paper.Row, column: paper.Column
+) -> Record | None:
+    """Of the part that is named after the row, or after data set and group of columns."""
+    if column.by_ways:
+        return collection.parts.get(row.label)
+    ours = _stand_ins(collection, table).get(row.dataset, row.dataset)
+    names = (f"{ours} {column.group}", column.group, ours, "")
+    return next((collection.parts[name] for name in names if name in collection.parts), None)
+
+
+def _stand_ins(collection: Collection, table: PaperTable) -> dict[str | None, str]:
+    """Data sets that stand for the paper's, in its order: parts named "drawings 1-shot", …"""
+    groups = {column.group for column in table.columns}
+    ends = [(part, group) for part in collection.parts for group in groups]
+    found = _unique(p.removesuffix(f" {g}") for p, g in ends if p.endswith(f" {g}"))
+    if set(found) & set(table.datasets) or len(found) != len(table.datasets):
+        return {}
+    return dict(zip(table.datasets, found, strict=True))
 
 
 def _place(record: Record, method: str, round: int, column: paper.Column) -> Place | None:
@@ -201,8 +221,10 @@ def _column(places: Places, table: PaperTable, column: paper.Column) -> Column:
     if len(sizes) == 1 and column.n_classes is not None:
         ours, theirs = sizes.pop(), column.n_classes
         note = counted(ours, "classes") if ours == theirs else f"{ours} / {theirs} classes"
-    label = paper.POOLS[column.pool].replace("\n", " ")
-    return Column(label.removeprefix("unseen, ") if ", " in label else label, column.group, note)
+    kind, _, part = paper.POOLS[column.pool].partition(",\n")  # "unseen", "old domain"
+    if part:
+        return Column(part, f"{column.group}, {kind}", note)
+    return Column(kind, column.group, note)
 
 
 def _caption(collection: Collection, table: PaperTable, places: Places) -> str:
@@ -220,9 +242,8 @@ def _caption(collection: Collection, table: PaperTable, places: Places) -> str:
             parts.append("Numbers of classes: ours / the paper’s.")
         what = "training shapes" if sweep else "methods"
         parts.append(
-            f"Pairs in the paper’s order: of all pairs of {what} whose difference is clear of zero "
-            "in ours, those that the paper puts in the same order. "
-            + order_sentence(collection, table)
+            f"Same order: of all pairs of {what} whose difference is clear of zero in ours, those "
+            "that the paper puts in the same order. " + order_sentence(collection, table)
         )
     if not sweep:
         parts.append(

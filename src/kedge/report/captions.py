@@ -19,6 +19,11 @@ SEEDS = (
     "classes, the initial weights and the episodes anew, so the standard deviation over seeds "
     "(n − 1 in the denominator) says how much the split itself matters."
 )
+PARTS = (
+    "Accuracy in per cent ± 95% interval, as in the tables of the parts below. Two parts were "
+    "trained apart, so a difference between them has no interval of its own: take it as clear "
+    "where theirs do not overlap, and as open where they do."
+)
 COST_ROUNDS = (
     "Training time of each round (mean over seeds), its highest memory (on the CPU, of the process "
     "so far) and what the method has to keep of each class that is behind it. A dash stands for "
@@ -39,6 +44,11 @@ def accuracy(record: Record, round: int, *, marks: bool) -> str:
         parts.append(
             f"Means are over {len(record.seeds)} seeds; the interval is over the episodes of all "
             "seeds together and does not hold the spread between seeds, which has its own table."
+        )
+    if reading.intervals_over_seeds(record):
+        parts.append(
+            "A seed draws classes and weights for all methods alike, so these rise and fall "
+            "together: compare them by their differences."
         )
     if marks:
         over = "over seeds " if reading.intervals_over_seeds(record) else ""
@@ -71,12 +81,12 @@ def differences(record: Record) -> str:
 
 def metrics(record: Record, unseen: str) -> str:
     known = (
-        f"± is a 95% interval over the {len(record.seeds)} seeds."
+        f"Mean ± 95% interval over {len(record.seeds)} seeds (Student’s t)."
         if reading.intervals_over_seeds(record)
         else "Fewer than three seeds, so there are no intervals."
     )
     return (
-        f"After round {reading.final_round(record)}, {known} Average accuracy: on the classes of "
+        f"After round {reading.final_round(record)}. {known} Accuracy: on the classes of "
         "each round so far, in per cent, every round counting the same. Forgetting: for the "
         "classes of each earlier round, their best accuracy since they came minus the accuracy "
         "now, in points; less is better. Backward transfer: the accuracy now minus that right "

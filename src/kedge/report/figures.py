@@ -16,10 +16,10 @@ from kedge.records import Record
 from kedge.report import anchors, reading, rounds, sweeps
 from kedge.report.labels import Point, place_names
 from kedge.report.notation import shortened
-from kedge.report.style import QUIET, WIDTH, Look, head, house_style, looks, shown
+from kedge.report.style import LONGEST, QUIET, WIDTH, Look, head, house_style, looks, shown
 from kedge.training import Epoch
 
-TEXTS = {  # key, which also names the files: title, caption; {…} is filled in from the record
+TEXTS = {  # key, which also names the files: title, caption; {…} comes from the record
     "accuracy": (
         "Accuracy by method and pool",
         (
@@ -36,55 +36,6 @@ TEXTS = {  # key, which also names the files: title, caption; {…} is filled in
             "well than the model did before its first update."
         ),
     ),
-    "sweep": (
-        "Accuracy as the {option} changes",
-        (
-            "A point is one value of the {option}, with its 95% interval; the values stand evenly "
-            "spaced.{default} The level lines are methods that it does not concern, shaded by "
-            "their interval."
-        ),
-    ),
-    "sweep-plane": (
-        "What is kept and learned as the {option} changes",
-        (
-            "Joined points are one method, in rising order of the {option}, which stands beside "
-            "each. Right: keeps the old classes. Up: learns the new ones. Bars are 95% "
-            "intervals. Left of NU’s dashed line, the old classes are known less well than before "
-            "the first update."
-        ),
-    ),
-    "rounds": (
-        "Accuracy after each round",
-        (
-            "On all classes of earlier rounds (old), on those that the round brought (new) and on "
-            "unseen ones. Bars are 95% intervals. NU (dashed, never updated) and PAR (thick, "
-            "trained on everything) are drawn without points: they are references."
-        ),
-    ),
-    "matrix": (
-        "Every round’s classes after every round",
-        (
-            "One panel per method: a row is the model after a round, a column the classes that a "
-            "round brought. Framed cells belong to rounds that had come by then."
-        ),
-    ),
-    "anchors": (
-        "Where classes go once their anchor is stored",
-        (
-            "A ring is the stored anchor of an old class. The arrow leads to where that class is "
-            "in the model’s feature space {when}: an oracle, for it takes the old images, which "
-            "the methods do not see. The plane holds the two directions in which the base model’s "
-            "anchors differ most{share}. All panels have the same axes.{seed}"
-        ),
-    ),
-    "drift": (
-        "How far classes drift from their anchors",
-        (
-            "Mean distance between the anchor that was stored and where its class is now, divided "
-            "by the mean distance between two classes: at 1, classes are as far from their own "
-            "anchor as from each other. An oracle: it takes the old images.{bars}"
-        ),
-    ),
     "training": (
         "Training",
         (
@@ -93,6 +44,9 @@ TEXTS = {  # key, which also names the files: title, caption; {…} is filled in
             "each method’s own penalty, so its level does not compare across methods.{left_out}"
         ),
     ),
+    **sweeps.TEXTS,
+    **rounds.TEXTS,
+    **anchors.TEXTS,
 }
 
 
@@ -115,15 +69,16 @@ def all_drawings(record: Record) -> tuple[Drawing, ...]:
         _drawing("old-new", None if crossed else old_new_figure(record)),
     ]
     for option, drawn in curves.items():
-        said = sweeps.words(option, drawn)
+        said = sweeps.words(record, drawn)
         key = f"sweep-{option}"
         drawings += [
             _drawing("sweep", sweeps.sweep_figure(record, drawn), key, **said),
             _drawing("sweep-plane", planes[option], f"{key}-plane", **said),
         ]
+    framed = {"framed": rounds.framed(record)}
     drawings += [
         _drawing("rounds", rounds.rounds_figure(record) if several else None),
-        _drawing("matrix", rounds.matrix_figure(record) if several else None),
+        _drawing("matrix", rounds.matrix_figure(record) if several else None, **framed),
         _drawing("anchors", anchors.anchors_figure(record), **anchors.words(record)),
         _drawing("drift", rounds.drift_figure(record), bars=_seed_bars(record)),
         _drawing("training", training_figure(record), left_out=_left_out(record)),
@@ -250,7 +205,9 @@ def training_figure(record: Record) -> Figure | None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             _name_rounds(axes, starts)
         handles = [
-            Line2D([], [], color=look[m].colour, linestyle=look[m].line, label=shortened(m))
+            Line2D(
+                [], [], color=look[m].colour, linestyle=look[m].line, label=shortened(m, LONGEST)
+            )
             for m in methods
         ]
         head(figure, handles)
@@ -300,8 +257,12 @@ def _dot(axes: Axes, x: float, y: int, ci: float, look: Look) -> None:
 def _handle(method: str, look: Look) -> Line2D:
     """A line for a reference, a marker for whoever competes: as they are drawn."""
     if reading.is_reference(method):
-        return Line2D([], [], color=look.colour, linestyle=look.line, label=shortened(method))
+        return Line2D([], [], color=look.colour, linestyle=look.line, label=_name(method))
     return Line2D(
         [], [], color=look.colour, marker=look.marker, markerfacecolor=look.fill,
-        linestyle="", markersize=6, label=shortened(method),
+        linestyle="", markersize=6, label=_name(method),
     )  # fmt: skip
+
+
+def _name(method: str) -> str:
+    return shortened(method, LONGEST)

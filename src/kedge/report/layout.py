@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AHEAD, BEHIND = "▲", "▼"
+WIDE = 6  # columns with intervals, of which fewer fit into a terminal or a page as they are
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class Table:
     sections: tuple[Section, ...]
     caption: str
     notes: tuple[tuple[str, str], ...] = ()  # footnotes: mark and sentence
+
+    @property
+    def wide(self) -> bool:
+        return len(self.columns) >= WIDE or bool(self.notes)
 
     @property
     def marked(self) -> bool:

@@ -31,7 +31,6 @@ def render_page(
 ) -> str:
     """`drawings` come with their SVG, which goes into the page as it is."""
     by_key = {table.key: table for table in tables}
-    pictures = [_picture(drawing, svg) for drawing, svg in drawings]
     return _template("page.html.jinja").render(
         name=title or record.name,
         sentence=record.sentence,
@@ -40,10 +39,7 @@ def render_page(
         methods=_methods(reading.methods_after(record, reading.final_round(record))),
         tables={key: by_key.get(key) for key in TABLES},
         earlier=[table for table in tables if table.key not in TABLES],
-        drawings={
-            where: [picture for picture in pictures if _where(picture["key"]) == where]
-            for where in ("result", "rounds", "anchors", "training", "further")
-        },
+        drawings=_placed(drawings),
         measured=_measured(record),
         configuration=list(_flat(record.config)),
         environment=list(_flat(record.environment)),
@@ -56,7 +52,10 @@ def render_collection(
     tables: Sequence[Table],
     drawings: Mapping[str, Sequence[tuple[Drawing, bytes]]],
 ) -> str:
-    """The joint page; `drawings` by part. Each part has a page of its own in its folder."""
+    """The joint page; `drawings` by part, as many as are to be shown.
+
+    Each part has a page of its own in its folder.
+    """
     records = collection.parts.values()
     methods = dict.fromkeys(
         method
@@ -64,7 +63,7 @@ def render_collection(
         for method in reading.methods_after(record, reading.final_round(record))
     )
     return _template("collection.html.jinja").render(
-        name=collection.title,
+        name=heading(collection),
         sentence=" ".join(dict.fromkeys(record.sentence for record in records)),
         source="the records of its parts",
         verdict=joint_verdict(collection),
@@ -73,18 +72,18 @@ def render_collection(
         parts=[
             {
                 "name": part,
-                "headline": verdict(record).headline,
                 "link": quote(f"{Collection.folder_of(part)}/report.html"),
                 "table": part_table(part, record),
-                "drawings": [
-                    _picture(drawing, svg, part)
-                    for drawing, svg in drawings[part]
-                    if _where(drawing.key) == "result"
-                ],
+                "drawings": [_picture(drawing, svg, part) for drawing, svg in drawings[part]],
             }
             for part, record in collection.parts.items()
         ],
     )
+
+
+def heading(collection: Collection) -> str:
+    """A recipe's title is a sentence; above a page it needs no full stop."""
+    return collection.title.removesuffix(".")
 
 
 def part_table(part: str, record: Record) -> Table:
@@ -118,13 +117,32 @@ TABLES = (
     "accuracy", "differences", "beside", "shapes", "metrics", "matrix", "seeds", "cost",
     "cost-rounds",
 )  # fmt: skip
-FIGURES = {"accuracy": "result", "old-new": "result", "rounds": "rounds", "matrix": "rounds",
-           "drift": "rounds", "anchors": "anchors", "training": "training"}  # fmt: skip
+FIGURES = {  # section: keys of the figures in it, in their order; "sweep" is any sweep-…
+    "result": ("accuracy", "old-new", "sweep"),
+    "rounds": ("rounds", "matrix", "drift"),
+    "anchors": ("anchors",),
+    "training": ("training",),
+}
 
 
-def _where(key: str) -> str:
-    """The section in which a figure is shown."""
-    return FIGURES.get(key, "result" if key.startswith("sweep-") else "further")
+def in_result(drawing: Drawing) -> bool:
+    """Whether a figure stands beside the main table; the joint page shows no others."""
+    return _kind(drawing) in FIGURES["result"]
+
+
+def _placed(drawings: Sequence[tuple[Drawing, bytes]]) -> dict[str, list[dict[str, Any]]]:
+    """Figures by section. One that is not known here is shown too, under "further"."""
+    known = {kind: where for where, kinds in FIGURES.items() for kind in kinds}
+    order = {kind: place for place, kind in enumerate(known)}
+    placed: dict[str, list[dict[str, Any]]] = {where: [] for where in (*FIGURES, "further")}
+    ranked = sorted(drawings, key=lambda drawn: order.get(_kind(drawn[0]), len(order)))
+    for drawing, svg in ranked:
+        placed[known.get(_kind(drawing), "further")].append(_picture(drawing, svg))
+    return placed
+
+
+def _kind(drawing: Drawing) -> str:
+    return "sweep" if drawing.key.startswith("sweep-") else drawing.key
 
 
 def _unbroken(text: str) -> str:
@@ -162,8 +180,8 @@ def _measured(record: Record) -> list[str]:
         "between two of them is taken seed by seed: what makes a draw hard for both cancels."
         if reading.intervals_over_seeds(record)
         else "A value is the mean accuracy over episodes, its interval ±1.96 · standard "
-        "deviation / √n over those n episodes. All methods answer the very same episodes, so a difference "
-        "between two of them is taken episode by episode: what makes an episode hard for both "
+        "deviation / √n over those n episodes. All methods answer the very same episodes, so a "
+        "difference between two of them is taken episode by episode: what makes it hard for both "
         "cancels."
     )
     intervals = (

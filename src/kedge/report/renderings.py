@@ -18,26 +18,25 @@ from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Table
 # ── terminal ─────────────────────────────────────────────────────────────────────────────────
 
 
-WIDE = 6  # from so many columns on, an interval may go below its mean rather than be cut off
 RULES = Box("    \n    \n ── \n    \n ╌╌ \n    \n    \n    \n")  # below the head, between sections
 
 
 def to_rich(table: Table) -> RenderableType:
     """Bold gets lost in a pipe, so strong cells carry a star too. Text objects: no markup."""
     starred = any(cell.strong for part in table.sections for row in part.rows for cell in row.cells)
-    wide = len(table.columns) >= WIDE or bool(table.notes)
     drawn = RichTable(box=RULES, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     drawn.add_column(Text(table.stub), overflow="fold")  # it alone gives way to a long label
     for column in table.columns:
         lines = [column.group, column.label] if table.groups() else [column.label]
         heading = Text("\n".join([*lines, column.note] if column.note else lines))
-        drawn.add_column(heading, justify="right", no_wrap=not wide)
+        # In a narrow terminal an interval goes below its mean rather than be cut off.
+        drawn.add_column(heading, justify="right", no_wrap=not table.wide)
     for section in table.sections:
         if section.title:
             drawn.add_row(Text(section.title, style="bold"))
         for row in section.rows:
             label = Text(("  " if section.title else "") + row.label)
-            cells = [_rich_cell(cell, table.marked, starred, wide) for cell in row.cells]
+            cells = [_rich_cell(cell, table.marked, starred, table.wide) for cell in row.cells]
             drawn.add_row(label, *cells, style="dim" if row.muted else "")
         drawn.add_section()
     note = " (Bold cells also carry a *.)" if starred else ""

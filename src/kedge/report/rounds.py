@@ -16,10 +16,35 @@ from matplotlib.ticker import MaxNLocator
 from kedge.records import PoolInfo, Record
 from kedge.report import reading
 from kedge.report.notation import number, shortened
-from kedge.report.style import WIDTH, Look, head, house_style, looks, shown
+from kedge.report.style import LONGEST, WIDTH, Look, head, house_style, looks, panel_title, shown
 
 IN_A_ROW = 3  # panels
 LEGIBLE = 10  # columns of a matrix; with more, its numbers are left to the table
+TEXTS = {
+    "rounds": (
+        "Accuracy after each round",
+        (
+            "On all classes of earlier rounds (old), on those that the round brought (new) and on "
+            "unseen ones. Bars are 95% intervals. NU (dashed, never updated) and PAR (thick, "
+            "trained on everything) are drawn without points: they are references."
+        ),
+    ),
+    "matrix": (
+        "Every round’s classes after every round",
+        (
+            "One panel per method: a row is the model after a round, a column the classes that a "
+            "round brought. {framed} to rounds that had come by then."
+        ),
+    ),
+    "drift": (
+        "How far classes drift from their anchors",
+        (
+            "Mean distance between the anchor that was stored and where its class is now, divided "
+            "by the mean distance between two classes: at 1, classes are as far from their own "
+            "anchor as from each other. An oracle: it takes the old images.{bars}"
+        ),
+    ),
+}
 SPOKEN = {reading.BASE: "NU (no update)", reading.PARAGON: "PAR (paragon)"}
 
 
@@ -97,7 +122,8 @@ def _methods(record: Record) -> tuple[str, ...]:
 def _round_axis(axes: Axes, rounds: Sequence[int]) -> None:
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlim(rounds[0] - 0.3, rounds[-1] + 0.3)
+    room = max(0.3, 0.035 * (rounds[-1] - rounds[0]))
+    axes.set_xlim(rounds[0] - room, rounds[-1] + room)
 
 
 def _over_rounds(
@@ -127,7 +153,7 @@ def _handle(method: str, look: Look) -> Line2D:
     return Line2D(
         [], [], color=look.colour, linestyle=look.line, linewidth=_width(method),
         marker=_marker(method, look), markerfacecolor=look.fill, markersize=5,
-        label=SPOKEN.get(method, shortened(method)),
+        label=SPOKEN.get(method, shortened(method, LONGEST)),
     )  # fmt: skip
 
 
@@ -146,6 +172,7 @@ def matrix_figure(record: Record) -> Figure | None:
     across = min(len(methods), IN_A_ROW if len(pools) <= 5 or crowded else IN_A_ROW - 1)
     down = math.ceil(len(methods) / across)
     panel = max(1.7, 0.75 + 0.24 * len(record.rounds)) if not crowded else 2.0
+    panel += 0.15 * max(panel_title(method).count("\n") for method in methods)
     with house_style():
         figure = Figure((WIDTH, 0.4 + panel * down), layout="constrained")
         grid = figure.subplots(down, across, squeeze=False).flatten()
@@ -155,7 +182,7 @@ def matrix_figure(record: Record) -> Figure | None:
                 values[method], cmap="cividis", vmin=min(known), vmax=max(known), aspect="auto"
             )
             _annotate(axes, record, values[method], pools, (min(known), max(known)))
-            axes.set_title(shortened(method))
+            axes.set_title(panel_title(method))
         for axes in grid[len(methods) :]:
             axes.set_visible(False)
         for axes in grid[: len(methods) : across]:
@@ -167,6 +194,12 @@ def matrix_figure(record: Record) -> Figure | None:
             bar.set_label("accuracy (%)")
             bar.outline.set_visible(False)
     return figure
+
+
+def framed(record: Record) -> str:
+    """How the matrix marks what has come; for its caption."""
+    few = len(reading.matrix_pools(record)) <= LEGIBLE
+    return "Framed cells belong" if few else "Cells left of the white line belong"
 
 
 def _annotate(
@@ -183,8 +216,9 @@ def _annotate(
             if not math.isfinite(value):
                 continue
             ink = "white" if value < middle else "black"
-            if len(pools) <= LEGIBLE:
-                axes.text(x, y, number(value), ha="center", va="center", color=ink, fontsize=7.5)
+            if len(pools) > LEGIBLE:
+                continue
+            axes.text(x, y, number(value), ha="center", va="center", color=ink, fontsize=7.5)
             if reading.has_come(pool, t):
                 frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False)
                 frame.set(edgecolor=ink, linewidth=0.8)
@@ -193,6 +227,12 @@ def _annotate(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
+    if len(pools) > LEGIBLE:
+        steps = [sum(reading.has_come(pool, t) for pool in pools) - 0.5 for t in record.rounds]
+        edges = [y - 0.5 for y in range(len(steps) + 1)]
+        axes.stairs(steps, edges, orientation="horizontal", baseline=None, color="white")
+        axes.set_xlim(-0.5, len(pools) - 0.5)
+        axes.set_ylim(len(steps) - 0.5, -0.5)
     every = 1 if len(pools) <= LEGIBLE else 3
     names = [pool.name.removeprefix(reading.ROUND_POOL) for pool in pools]
     axes.set_xticks(range(0, len(pools), every), names[::every])

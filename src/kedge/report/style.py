@@ -6,9 +6,9 @@ apart; markers differ as well, so that a grey print still works.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +23,12 @@ from matplotlib.textpath import TextPath
 
 from kedge.alignment import ALIGNMENTS
 from kedge.errors import KedgeError
-from kedge.options import Named, parse_named
+from kedge.options import Named, fields_of, parse_named
+from kedge.report.notation import shortened
 from kedge.report.reading import BASE, family
 
 WIDTH = 6.2  # inches: narrow enough for its letters to be read on a phone
+LONGEST = 32  # letters of a label in a figure; what is longer ends in "…"
 INK, QUIET, RULE = "#222222", "#666666", "#d9d9d9"
 
 COLOURS = {
@@ -106,7 +108,7 @@ def default_of(name: str, option: str) -> float | None:
         return None
     if option == "lambda":
         return float(kind.default_weight)
-    found = {f.name: f.default for f in dataclasses.fields(kind)}.get(option)
+    found = getattr(kind, option, None) if option in fields_of(kind) else None
     return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
 
 
@@ -220,12 +222,17 @@ def _legend_width(widths: Sequence[float], lines: int) -> float:
     return sum(max(widths[a : a + n]) + 0.2 for a, n in zip(starts, sizes, strict=True))
 
 
-def text_width(text: str, size: float = 9) -> float:
+def text_width(text: str, size: float = 9.0) -> float:
     """In inches, before there is anything to draw on."""
     if not text.strip():
         return 0.0
     font = FontProperties(family="DejaVu Sans", size=size)
     return float(TextPath((0, 0), text, prop=font, usetex=False).get_extents().width) / 72
+
+
+def panel_title(label: str) -> str:
+    """On as many lines as a label takes in a panel of a third of the width."""
+    return textwrap.fill(shortened(label, LONGEST), 18, break_long_words=True)
 
 
 def encode(figure: Figure, format: Literal["svg", "png"]) -> bytes:

@@ -16,6 +16,7 @@ from kedge.report import reading
 from kedge.report.labels import Level, Point, name_levels, place_names
 from kedge.report.notation import listing, shortened
 from kedge.report.style import (
+    LONGEST,
     QUIET,
     WIDTH,
     Look,
@@ -28,11 +29,31 @@ from kedge.report.style import (
     text_width,
 )  # fmt: skip
 
-NAMES = {  # of options, on an axis and within a sentence
-    "lambda": ("λ, the weight of the penalty", "λ"),
-    "exemplars": ("images kept of each class", "number of images kept of each class"),
-    "anchors": ("anchors in each step", "number of anchors in each step"),
+TEXTS = {  # of sweep-<option> and sweep-<option>-plane
+    "sweep": (
+        "Accuracy as {option} changes",
+        (
+            "A point is one value of {option}, with its 95% interval; the values stand evenly "
+            "spaced.{default} The level lines are the methods whose option is not varied here"
+            "{shade}. Every panel has its own scale."
+        ),
+    ),
+    "sweep-plane": (
+        "What is kept and learned as {option} changes",
+        (
+            "Joined points are one method, in rising order of {option}; the number beside a point "
+            "is its value. Right: keeps the old classes. Up: learns the new ones. Bars are 95% "
+            "intervals. Left of NU’s dashed line, the old classes are known less well than before "
+            "the first update."
+        ),
+    ),
 }
+NAMES = {  # of options: on an axis, within a sentence
+    "lambda": ("λ, the weight of the penalty", "λ"),
+    "exemplars": ("images kept per class", "the number of images kept per class"),
+    "anchors": ("anchors in each step", "the number of anchors in each step"),
+}
+BANDS = 3  # shaded intervals that can lie over each other and still be told apart
 SHORT = 5  # letters of a name that fits beside its line; longer ones go to the legend
 TICK = 8.0  # points
 
@@ -46,13 +67,15 @@ def curves(record: Record) -> dict[str, tuple[Sweep, ...]]:
     return found
 
 
-def words(option: str, drawn: Sequence[Sweep]) -> dict[str, str]:
+def words(record: Record, drawn: Sequence[Sweep]) -> dict[str, str]:
     """What the texts of the two figures say about the option."""
     defaults = {reading.family(s.stem): s.default for s in drawn if s.default is not None}
     said = listing([f"{value:g} for {name}" for name, value in defaults.items()] or [""])
+    shade = ", shaded by their interval" if len(_others(record, drawn)) <= BANDS else ""
     return {
-        "option": NAMES.get(option, ("", option))[1],
-        "default": f" Where nothing is asked for, it is {said}." if defaults else "",
+        "option": NAMES.get(drawn[0].option, ("", drawn[0].option))[1],
+        "default": f" Where it is not asked for, it is {said}." if defaults else "",
+        "shade": shade,
     }
 
 
@@ -72,9 +95,11 @@ def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
         grid = figure.subplots(down, across, squeeze=False).flatten()
         for axes, pool in zip(grid, pools, strict=False):
             for method in others:
-                _across(axes, reading.score(record, method, last, pool.name), look[method])
-            for sweep in drawn:
-                _curve(axes, record, sweep, pool, values, mine[sweep.stem])
+                found = reading.score(record, method, last, pool.name)
+                _across(axes, found, look[method], banded=len(others) <= BANDS)
+            for place, sweep in enumerate(drawn):
+                aside = 0.12 * (place - (len(drawn) - 1) / 2)  # equal values stay visible
+                _curve(axes, record, sweep, pool, values, mine[sweep.stem], aside)
             axes.set_title(pool.label)
             axes.set_xlabel(NAMES.get(drawn[0].option, (drawn[0].option,))[0])
             axes.set_xticks(range(len(values)), [f"{v:g}" for v in values], fontsize=TICK)
@@ -88,17 +113,12 @@ def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
         handles = [_handle(sweep.stem, mine[sweep.stem], marked=True) for sweep in drawn]
         handles += [_handle(m, look[m], marked=False) for m in others if len(m) > SHORT]
         head(figure, handles)
+        named = []
         for axes, pool in zip(grid, pools, strict=False):
-            found = [(m, reading.score(record, m, last, pool.name)) for m in others]
-            name_levels(
-                figure,
-                axes,
-                [
-                    Level(score.mean, m, look[m].colour)
-                    for m, score in found
-                    if score is not None and len(m) <= SHORT
-                ],
-            )
+            scores = {m: reading.score(record, m, last, pool.name) for m in others}
+            near = {m: s.mean for m, s in scores.items() if s is not None and len(m) <= SHORT}
+            named.append((axes, [Level(y, m, look[m].colour) for m, y in near.items()]))
+        name_levels(figure, named)
     return figure
 
 
@@ -136,10 +156,10 @@ def plane_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
         axes.set_xlabel("accuracy on old classes (%)  →  keeps more")
         axes.set_ylabel("accuracy on new classes (%)  →  learns more")
         axes.margins(0.14)
-        symbol = NAMES.get(drawn[0].option, ("", drawn[0].option))[1]
+        symbol = NAMES.get(drawn[0].option, (drawn[0].option,))[0].partition(",")[0]
         handles = [_handle(s.stem, mine[s.stem], marked=True) for s in drawn]
         for handle, sweep in zip(handles, drawn, strict=True):
-            handle.set_label(f"{shortened(sweep.stem)}, beside each point the {symbol}")
+            handle.set_label(f"{shortened(sweep.stem, LONGEST)} (beside a point: {symbol})")
         head(figure, handles)
         lines = [[(p.x, p.y) for p in path] for path in paths]
         place_names(figure, axes, [*others, *(p for path in paths for p in path)], lines, size=8.5)
@@ -161,25 +181,25 @@ def _columns(ticks: Sequence[str], panels: int) -> int:
     return min(panels, next(fits, 1))
 
 
-def _across(axes: Axes, score: Score | None, look: Look) -> None:
+def _across(axes: Axes, score: Score | None, look: Look, *, banded: bool) -> None:
     """A method that has no such option, or not in this sweep: the same at all of its values."""
     if score is None:
         return
-    ci = _ci(score)
-    axes.axhspan(
-        score.mean - ci, score.mean + ci, color=look.colour, alpha=0.10, linewidth=0, zorder=1
-    )
+    if banded:
+        low, high = score.mean - _ci(score), score.mean + _ci(score)
+        axes.axhspan(low, high, color=look.colour, alpha=0.10, linewidth=0, zorder=1)
     axes.axhline(score.mean, color=look.colour, linestyle=look.line, linewidth=1.2, zorder=2)
 
 
 def _curve(
-    axes: Axes, record: Record, sweep: Sweep, pool: PoolInfo, values: Sequence[float], look: Look
-) -> None:
+    axes: Axes, record: Record, sweep: Sweep, pool: PoolInfo, values: Sequence[float],
+    look: Look, aside: float,
+) -> None:  # fmt: skip
     last = reading.final_round(record)
     found = [(v, reading.score(record, label, last, pool.name)) for v, label in sweep.points]
     known = [(values.index(v), score) for v, score in found if score is not None]
     axes.errorbar(
-        [x for x, _ in known],
+        [x + aside for x, _ in known],
         [score.mean for _, score in known],
         yerr=[_ci(score) for _, score in known],
         color=look.colour, marker=look.marker, markerfacecolor=look.fill, markersize=5,
@@ -204,7 +224,7 @@ def _mark(axes: Axes, p: Point, look: Look, size: float) -> None:
 def _handle(label: str, look: Look, *, marked: bool) -> Line2D:
     return Line2D(
         [], [], color=look.colour, linestyle=look.line, marker=look.marker if marked else "",
-        markerfacecolor=look.fill, markersize=5, label=shortened(label),
+        markerfacecolor=look.fill, markersize=5, label=shortened(label, LONGEST),
     )  # fmt: skip
 
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kedge import metrics
-from kedge.config import counted as written
-from kedge.evaluation import Score
-from kedge.records import PoolInfo, Record, Run
+from kedge.records import Record, Run
 from kedge.report import captions, reading
-from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Row, Section, Table
-from kedge.report.notation import (
-    NONE,
-    counted,
-    duration,
-    margin,
-    number,
-    place,
-    signed,
-    size,
+from kedge.report.cells import (
+    class_count,
+    difference_cell,
+    measure_cell,
+    pool_columns,
+    score_cell,
 )
+from kedge.report.layout import Cell, Column, Row, Section, Table
+from kedge.report.notation import NONE, duration, number, place, size
+from kedge.report.shapes import shapes_table
 
 COST = (Column("training time"), Column("peak memory"), Column("kept per old class"))
 
@@ -67,7 +62,7 @@ def accuracy_table(record: Record, round: int) -> Table:
         key="accuracy" if last else f"accuracy-round-{round}",
         title=captions.accuracy_title(record, round),
         stub="method",
-        columns=_columns(pools),
+        columns=pool_columns(pools),
         sections=tuple(Section(tuple(part)) for part in parts if part),
         caption=captions.accuracy(record, round, marks=any(winners.values())),
     )
@@ -84,7 +79,7 @@ def differences_table(record: Record) -> Table | None:
             Row(
                 f"− {other}" if len(leads) > 1 else f"{lead} − {other}",
                 tuple(
-                    _difference_cell(reading.difference(record, lead, other, round, pool.name))
+                    difference_cell(reading.difference(record, lead, other, round, pool.name))
                     for pool in pools
                 ),
             )
@@ -99,101 +94,10 @@ def differences_table(record: Record) -> Table | None:
         key="differences",
         title=f"{leads[0]} against the others, on the same episodes",
         stub="difference",
-        columns=_columns(pools),
+        columns=pool_columns(pools),
         sections=tuple(sections),
         caption=captions.differences(record),
     )
-
-
-def shapes_table(record: Record) -> Table | None:
-    """Methods by shapes of test episodes, on unseen classes; only with several shapes."""
-    round = reading.final_round(record)
-    pools = reading.unseen_pools(record, round)
-    if len(pools) < 2:
-        return None
-    winners = {pool.name: reading.best(record, round, pool.name) for pool in pools}
-    rows = tuple(
-        Row(
-            method,
-            tuple(
-                score_cell(
-                    reading.score(record, method, round, pool.name),
-                    strong=method in winners[pool.name],
-                )
-                for pool in pools
-            ),
-            muted=reading.is_reference(method),
-        )
-        for method in reading.methods_after(record, round)
-    )
-    return Table(
-        key="shapes",
-        title="Tested at other ways and shots",
-        stub="method",
-        columns=shape_columns(record, pools),
-        sections=(Section(rows),),
-        caption=captions.shapes(record, place(pools[0]), marks=any(winners.values())),
-    )
-
-
-def trained_shapes_table(parts: Mapping[str, Record]) -> Table | None:
-    """One model per part by shapes of test episodes; only if parts were trained at several.
-
-    The last row is the most minus the least of each column, as in the paper's tables 14 and 15.
-    """
-    scores = trained_scores(parts)
-    if not scores:
-        return None
-    record = next(iter(parts.values()))
-    pools = reading.unseen_pools(record, base_round(record))
-    rows = [Row(part, tuple(map(score_cell, found))) for part, found in scores.items()]
-    ranges = Row("range", tuple(Cell(number(each)) for each in spans(scores)))
-    return Table(
-        key="trained-shapes",
-        title="Trained and tested at other ways and shots",
-        stub="trained at",
-        columns=shape_columns(record, pools),
-        sections=(Section(tuple(rows)), Section((ranges,))),
-        caption=captions.trained_shapes(place(pools[0]), base_method(record)),
-    )
-
-
-def trained_scores(parts: Mapping[str, Record]) -> dict[str, list[Score]]:
-    """On unseen classes, by part and test shape; empty unless just the training shapes differ."""
-    records = list(parts.values())
-    tests = {_tested_shapes(record) for record in records}
-    if len({str(reading.trained(record)) for record in records}) < 2 or len(tests) > 1:
-        return {}
-    found = {}
-    for part, record in parts.items():
-        round, method = base_round(record), base_method(record)
-        pools = reading.unseen_pools(record, round)
-        scores = [reading.score(record, method, round, pool.name) for pool in pools]
-        found[part] = [score for score in scores if score is not None]
-    return found if all(len(scores) == len(*tests) > 1 for scores in found.values()) else {}
-
-
-def spans(scores: Mapping[str, Sequence[Score]]) -> list[float]:
-    """How much the choice of the training shape matters, for each test shape."""
-    return [span([score.mean for score in each]) for each in zip(*scores.values(), strict=True)]
-
-
-def span(values: Sequence[float]) -> float:
-    return max(values) - min(values) if values else math.nan
-
-
-def _tested_shapes(record: Record) -> tuple[str, ...]:
-    pools = reading.unseen_pools(record, base_round(record))
-    return tuple(str(reading.tested(record, pool)) for pool in pools)
-
-
-def base_round(record: Record) -> int:
-    """Where a model stands that only its own training shaped."""
-    return 0 if 0 in record.rounds else reading.final_round(record)
-
-
-def base_method(record: Record) -> str:
-    return reading.BASE if reading.BASE in record.methods else record.methods[0]
 
 
 def metrics_table(record: Record) -> Table | None:
@@ -211,11 +115,11 @@ def metrics_table(record: Record) -> Table | None:
         gap = metrics.gap_closed(record, method, round, pool.name) if pool else None
         drift = metrics.relative_drift(record, method, round)
         cells = (
-            _measure_cell(average),
-            _measure_cell(lost, signs=True),
-            _measure_cell(back, signs=True),
-            _measure_cell(gap, factor=100, digits=0, unit="%"),
-            _measure_cell(drift, digits=2),
+            measure_cell(average),
+            measure_cell(lost, signs=True),
+            measure_cell(back, signs=True),
+            measure_cell(gap, factor=100, digits=0, unit="%"),
+            measure_cell(drift, digits=2),
         )
         rows.append(Row(method, cells, muted=reading.is_reference(method)))
     return Table(
@@ -223,10 +127,10 @@ def metrics_table(record: Record) -> Table | None:
         title="The rounds in numbers",
         stub="method",
         columns=(
-            Column("average accuracy", note="of all rounds’ classes"),
-            Column("forgetting", note="less is better"),
-            Column("backward transfer", note="more is better"),
-            Column("gap closed", note="FT to PAR, unseen"),
+            Column("accuracy", note="average"),
+            Column("forgetting", note="points"),
+            Column("backward transfer", note="points"),
+            Column("gap closed", note="on unseen"),
             Column("anchor drift", note="relative"),
         ),
         sections=(Section(tuple(rows)),),
@@ -261,7 +165,7 @@ def matrix_table(record: Record) -> Table | None:
         title="Every round’s classes after every round",
         stub="method",
         columns=tuple(
-            Column(pool.name.replace("_", " "), "classes of", _classes(pool)) for pool in pools
+            Column(pool.name.replace("_", " "), "classes of", class_count(pool)) for pool in pools
         ),
         sections=tuple(sections),
         caption=captions.MATRIX,
@@ -287,7 +191,7 @@ def seeds_table(record: Record) -> Table | None:
         key="seeds",
         title="Each seed by itself",
         stub="method",
-        columns=_columns(pools),
+        columns=pool_columns(pools),
         sections=tuple(sections),
         caption=captions.SEEDS,
     )
@@ -348,61 +252,33 @@ def cost_rounds_table(record: Record) -> Table | None:
     )
 
 
-# ── cells and headings ───────────────────────────────────────────────────────────────────────
-
-
-def score_cell(
-    score: Score | None, *, strong: bool = False, muted: bool = False, digits: int = 1
-) -> Cell:
-    if score is None:
-        return Cell(NONE, muted=True)
-    shown, around = number(score.mean, digits=digits), margin(score, digits=digits)
-    return Cell(shown, around, strong=strong, muted=muted)
-
-
-def _measure_cell(
-    score: Score | None, *, factor: int = 1, digits: int = 1, unit: str = "", signs: bool = False
-) -> Cell:
-    """An interval that is not known is left out."""
-    if score is None:
-        return Cell(NONE, muted=True)
-    value = number(factor * score.mean, signed=signs, digits=digits) + unit
-    return Cell(value, number(factor * score.ci, digits=digits) if math.isfinite(score.ci) else "")
-
-
-def _difference_cell(found: reading.Difference | None) -> Cell:
-    if found is None:
-        return Cell(NONE, muted=True)
-    mark = AHEAD if found.ahead else BEHIND if found.behind else ""
-    return Cell(*signed(found.score), muted=not found.clear, mark=mark)
+def parts_table(parts: Mapping[str, Record]) -> Table | None:
+    """Part beside part, method by method; only if all were tested on the same pools."""
+    finals = {part: reading.final_round(record) for part, record in parts.items()}
+    pools = {part: reading.table_pools(record, finals[part]) for part, record in parts.items()}
+    first = next(iter(pools.values()))
+    if len(parts) < 2 or any(each != first for each in pools.values()):
+        return None
+    methods = dict.fromkeys(
+        m for part, record in parts.items() for m in reading.methods_after(record, finals[part])
+    )
+    sections = []
+    for method in methods:
+        rows = []
+        for part, record in parts.items():
+            found = [reading.score(record, method, finals[part], pool.name) for pool in first]
+            rows.append(Row(part, tuple(map(score_cell, found))))
+        sections.append(Section(tuple(rows), method))
+    return Table(
+        key="parts",
+        title="Part beside part",
+        stub="method",
+        columns=pool_columns(first),
+        sections=tuple(sections),
+        caption=captions.PARTS,
+    )
 
 
 def _spread(runs: Sequence[Run], pool: str) -> str:
     means = [run.scores[pool].mean for run in runs if pool in run.scores]
     return number(statistics.stdev(means)) if len(means) > 1 else NONE
-
-
-def _columns(pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
-    """'unseen, old domain' and 'unseen, both' share the heading 'unseen'."""
-    halves = [pool.label.partition(", ") for pool in pools]
-    shared = Counter(head for head, _, tail in halves if tail)
-    return tuple(
-        Column(tail, head, _classes(pool))
-        if shared[head] > 1 and tail
-        else Column(pool.label, "", _classes(pool))
-        for pool, (head, _, tail) in zip(pools, halves, strict=True)
-    )
-
-
-def shape_columns(record: Record, pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
-    """'5-way', '10-way', … under '1-shot'."""
-    shapes = [reading.tested(record, pool) for pool in pools]
-    return tuple(
-        Column(f"{written(shape.n_way)}-way", f"{written(shape.n_shot)}-shot")
-        for shape in shapes
-        if shape is not None
-    )
-
-
-def _classes(pool: PoolInfo) -> str:
-    return counted(pool.n_classes, "classes")

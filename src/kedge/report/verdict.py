@@ -11,7 +11,7 @@ from kedge.report import reading
 from kedge.report.beside import order_sentence
 from kedge.report.notation import listing, number, place, signed
 from kedge.report.reading import Difference
-from kedge.report.tables import spans, trained_scores
+from kedge.report.shapes import spans, trained_scores
 
 
 @dataclass(frozen=True)
