@@ -12,7 +12,7 @@ from kedge.config import Count, EpisodeShape
 from kedge.episodes import check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
 from kedge.images.table import ImageTable
-from kedge.protocol import Pool, whole
+from kedge.pools import Pool, whole
 from kedge.seeding import generator
 
 

@@ -14,7 +14,7 @@ from kedge.evaluation import Score, Trial, episode_accuracies, evaluate, paired
 from kedge.heads import HEADS, Head, build_head
 from kedge.images.table import ImageTable
 from kedge.model import Model, ModelConfig, new_model
-from kedge.protocol import Pool, whole
+from kedge.pools import Pool, whole
 from kedge.seeding import generator
 
 SIDE, SIZES = 16, (20, 12, 35, 12, 18, 27, 14)

@@ -51,7 +51,8 @@ def test_the_contract_suites_run_over_the_files_of_the_page(
     folder: Path, plugin: str, suite: str, name: str
 ) -> None:
     where = f"tests/{suite}/test_contract.py"
-    said = run(folder, "-m", "pytest", "-p", plugin, "-p", "no:cacheprovider", "-k", name, where)
+    options = ("-o", "addopts=--import-mode=importlib", "-p", plugin, "-p", "no:cacheprovider")
+    said = run(folder, "-m", "pytest", *options, "-k", name, where)
     passed = re.search(r"(\d+) passed", said)
     assert passed is not None, said
     assert int(passed[1]) > 10, "the suite did not find it"

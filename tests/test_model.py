@@ -21,7 +21,7 @@ from kedge.errors import KedgeError
 from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
 from kedge.model import Model, _checksum
-from kedge.protocol import whole
+from kedge.pools import whole
 
 SHORT = {"episode": EpisodeShape(2, 1, 2), "schedule": Schedule(1, 2, 4)}
 Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]

@@ -13,12 +13,12 @@ import torch
 
 import kedge.recipes
 from kedge import paper
-from kedge.classes import imagenet_domains
 from kedge.config import Schedule
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, check
 from kedge.images.table import ImageTable
-from kedge.protocol import PROTOCOLS, protocol
+from kedge.protocols import PROTOCOLS, protocol
+from kedge.protocols.imagenet import imagenet_domains
 from kedge.recipes import Recipe, load_recipe, recipe_names, text
 
 NAMES = recipe_names()
@@ -146,7 +146,7 @@ def test_the_files_travel_with_the_package() -> None:
         pytest.skip("kedge is not installed from its sources")
     tools = tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]
     patterns = tools["setuptools"]["package-data"]["kedge"]
-    for folder in ("recipes", "classes"):
+    for folder in ("recipes", "protocols"):
         files = [file for file in (source / folder).iterdir() if file.suffix in (".toml", ".json")]
         assert files
         for file in files:

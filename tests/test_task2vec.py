@@ -13,8 +13,8 @@ from kedge.heads import HEADS
 from kedge.images.augment import plain
 from kedge.images.table import ImageTable
 from kedge.model import Model, ModelConfig, new_model
+from kedge.pools import Pool, whole
 from kedge.progress import silent
-from kedge.protocol import Pool, whole
 from kedge.seeding import generator
 from kedge.task2vec import class_fisher, distances, nearest_classes
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge import protocol, training
+from kedge import protocols, training
 from kedge.alignment import ALIGNMENTS, Alignment, Memory, Sight
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
 from kedge.episodes import Plan
@@ -22,7 +22,8 @@ from kedge.images.augment import Augmentation, padding
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
-from kedge.protocol import Delivery, Protocol, Split, whole
+from kedge.pools import Delivery, Split, whole
+from kedge.protocols import Protocol
 from kedge.step import Task, TrainStep
 from kedge.training import remember, train_round
 
@@ -705,7 +706,7 @@ def test_no_update_is_the_base_model_in_every_round(
     tiny = Protocol(
         "tiny", "For this test.", lambda data: table, lambda seed, table: replace(split, seed=seed)
     )
-    monkeypatch.setitem(protocol.PROTOCOLS, "tiny", tiny)
+    monkeypatch.setitem(protocols.PROTOCOLS, "tiny", tiny)
     experiment = Experiment(
         "tiny",
         ("NU", "FT"),

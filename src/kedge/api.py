@@ -31,8 +31,8 @@ from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import CUSTOM, Model, ModelConfig, new_model
+from kedge.pools import Delivery, Pool, whole
 from kedge.progress import task
-from kedge.protocol import Delivery, Pool, whole
 from kedge.seeding import generator, torch_seed
 from kedge.step import default_device
 from kedge.training import train_round

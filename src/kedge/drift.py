@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kedge.model import Model
-from kedge.protocol import Pool
+from kedge.pools import Pool
 from kedge.records import AnchorMove
 
 SHOWN = 12  # classes whose way is kept for the figure

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kedge.config import EpisodeShape
 from kedge.errors import KedgeError
-from kedge.protocol import Pool
+from kedge.pools import Pool
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from kedge.config import EpisodeShape
 from kedge.episodes import Plan, plan_episodes
 from kedge.heads import Head
 from kedge.model import Model
+from kedge.pools import Pool
 from kedge.progress import task
-from kedge.protocol import Pool
 from kedge.seeding import generator
 
 CHUNK = 16_000_000  # features held at a time, in numbers

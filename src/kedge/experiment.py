@@ -45,12 +45,13 @@ from kedge.evaluation import Score, Trial, evaluate, paired
 from kedge.heads import build_head
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
+from kedge.pools import Benchmark, Pool, label
 from kedge.progress import Tick
-from kedge.protocol import Benchmark, Pool, label, protocol
+from kedge.protocols import protocol
 from kedge.records import AnchorMove, Pair, PoolInfo, Record, Run, load_run
-from kedge.surroundings import environment, forget_peak_memory, peak_memory_mb
 from kedge.seeding import torch_seed
 from kedge.step import default_device
+from kedge.surroundings import environment, forget_peak_memory, peak_memory_mb
 from kedge.training import RoundResult, remember, train_round, training_pool
 
 

@@ -31,8 +31,8 @@ from kedge.heads import Head, build_head
 from kedge.images.augment import plain
 from kedge.images.readers import open_images
 from kedge.images.table import ImageTable
+from kedge.pools import Pool
 from kedge.progress import Tick, silent, task
-from kedge.protocol import Pool
 
 MODEL_FORMAT = "kedge-model-1"
 CUSTOM = "custom"  # the name of a backbone that the caller has handed in

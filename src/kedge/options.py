@@ -24,10 +24,13 @@ class Named:
     @property
     def label(self) -> str:
         """The text again, tidied: what the same thing is always called."""
-        shown = (
-            f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.options.items()
-        )
+        shown = (f"{key}={_shown(value)}" for key, value in self.options.items())
         return " ".join([self.name, *shown])
+
+
+def _shown(value: int | float | str) -> str:
+    """As short as it can be without becoming another value."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def parse_named(text: str, what: str) -> Named:

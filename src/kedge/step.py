@@ -6,6 +6,7 @@ Nothing here waits for the device; losses are collected there and read once per 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -15,7 +16,7 @@ from kedge.alignment import Memory, Rehearsal, Sight
 from kedge.images.augment import Augmentation, augment
 from kedge.methods import Method
 from kedge.model import Embedding, Model
-from kedge.protocol import Pool
+from kedge.pools import Pool
 
 
 def default_device() -> torch.device:
@@ -71,13 +72,15 @@ class TrainStep:
         self.memory = {key: value.to(student.device) for key, value in memory.items()}
         frozen = {name: weight.detach() for name, weight in teacher.weights().items()}
         self.weights = (student.weights(), frozen)
-        learned = [*self.weights[0].values(), *([] if self.rows is None else [self.rows])]
-        self.optimizer = torch.optim.Adam(learned, lr=lr, fused=True)
+        groups: list[dict[str, Any]] = [{"params": list(self.weights[0].values()), "pace": 1.0}]
+        if self.rows is not None:  # a group of its own, so that they may learn faster
+            groups.append({"params": [self.rows], "pace": student.head.rows_pace})
+        self.optimizer = torch.optim.Adam(groups, lr=lr, fused=True)
         self.bf16 = uses_bf16(student.device)
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["pace"]
 
     def __call__(
         self, task: Task, anchors: Float[Tensor, "a r"] | None, old_task: Task | None

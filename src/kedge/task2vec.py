@@ -21,8 +21,8 @@ from torch.func import functional_call
 from kedge.errors import KedgeError
 from kedge.images.augment import plain
 from kedge.model import Model
+from kedge.pools import Pool
 from kedge.progress import Tick, task
-from kedge.protocol import Pool
 from kedge.seeding import generator
 
 MOST = 100  # images of a class

@@ -30,8 +30,8 @@ from kedge.evaluation import episode_accuracies
 from kedge.images.augment import draw_augmentation
 from kedge.methods import Method
 from kedge.model import LineageEntry, Model
+from kedge.pools import Delivery, Pool, union
 from kedge.progress import Tick, silent
-from kedge.protocol import Delivery, Pool, union
 from kedge.seeding import generator, torch_seed
 from kedge.step import Pixels, Task, TrainStep
 

@@ -17,7 +17,7 @@ from kedge.heads import HEADS
 from kedge.images.table import ImageTable
 from kedge.methods import parse_method
 from kedge.model import Model, ModelConfig, new_model
-from kedge.protocol import Pool, whole
+from kedge.pools import Pool, whole
 from kedge.seeding import generator
 
 N, D = 12, 6  # images of the episode, features

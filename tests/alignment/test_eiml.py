@@ -15,7 +15,7 @@ from kedge.errors import KedgeError
 from kedge.heads import PrototypeHead
 from kedge.images.table import ImageTable
 from kedge.model import Model, ModelConfig, new_model
-from kedge.protocol import Pool, whole
+from kedge.pools import Pool, whole
 from kedge.seeding import generator
 
 T = 2.0

@@ -20,7 +20,7 @@ from kedge.heads import HEADS, PrototypeHead
 from kedge.images.augment import plain
 from kedge.images.table import ImageTable
 from kedge.model import Model, ModelConfig, new_model
-from kedge.protocol import Pool, whole
+from kedge.pools import Pool, whole
 from kedge.seeding import generator
 
 Ready = Any  # of conftest.py, which cannot be imported
@@ -251,7 +251,7 @@ from kedge.config import BackboneConfig, HeadConfig
 from kedge.engine import n_processes, rank
 from kedge.images.table import ImageTable
 from kedge.model import ModelConfig, new_model
-from kedge.protocol import whole
+from kedge.pools import whole
 
 torch.manual_seed(0)
 images = torch.randint(0, 256, (60, 1, 16, 16), dtype=torch.uint8)

@@ -17,7 +17,7 @@ from torch import Tensor
 from kedge.config import EpisodeShape
 from kedge.heads import Head
 from kedge.model import Model
-from kedge.protocol import Pool
+from kedge.pools import Pool
 
 Memory = dict[str, Tensor]  # what a method keeps from round to round beside the model's anchors
 

@@ -19,7 +19,7 @@ from kedge.alignment.divergence import check_verdicts, divergence, sharper
 from kedge.config import Count, EpisodeShape, require
 from kedge.images.table import ImageTable
 from kedge.model import Model
-from kedge.protocol import Pool, whole
+from kedge.pools import Pool, whole
 from kedge.seeding import generator
 
 

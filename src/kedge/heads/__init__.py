@@ -9,13 +9,13 @@ r numbers in a class's representative.
 
 from kedge.config import HeadConfig
 from kedge.errors import KedgeError
-from kedge.heads.contract import Head
+from kedge.heads.contract import Head, asked
 from kedge.heads.ecm import ECMHead
 from kedge.heads.prototype import PrototypeHead
 from kedge.heads.ridge import RidgeHead
 from kedge.options import check_options, keywords_of, parse_named
 
-__all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "build_head"]
+__all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "asked", "build_head"]
 
 HEADS: dict[str, type[Head]] = {
     "prototype": PrototypeHead,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ class Head(nn.Module, ABC):
     """
 
     learns_rows: bool = False  # whether a round learns a representative for each of its classes
+    rows_pace: float = 1.0  # how much faster than the network they learn
 
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
@@ -64,3 +66,20 @@ class Head(nn.Module, ABC):
     ) -> Float[Tensor, ""]:
         """What meta-training minimises on one episode."""
         return F.cross_entropy(*self.practise(episode, n_shot, rows))
+
+
+def closeness(
+    features: Float[Tensor, "*e n d"], points: Float[Tensor, "*e k d"]
+) -> Float[Tensor, "*e n k"]:
+    """−‖z−c‖² by one matrix product. Distances do not change when all points move together, so
+    they are first moved to the origin, where the expansion loses fewest digits."""
+    centre = points.mean(-2, keepdim=True).detach()
+    z, c = features - centre, points - centre
+    z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
+    return 2 * z @ c.mT - z2 - c2
+
+
+def asked(episode: Float[Tensor, "k n d"]) -> tuple[Float[Tensor, "kn d"], Int64[Tensor, " kn"]]:
+    """The features of each class one after the other, and the right answers."""
+    k, n, _ = episode.shape
+    return episode.flatten(0, 1), torch.arange(k, device=episode.device).repeat_interleave(n)

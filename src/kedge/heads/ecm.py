@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from kedge.config import require
-from kedge.heads.contract import Head
+from kedge.heads.contract import Head, asked, closeness
 
 PIECE = 16_000_000  # scores held at a time, in numbers
 
@@ -36,12 +36,15 @@ class ECMHead(Head):
         steps: int = 100,  # of gradient descent, when points are fitted
         rate: int | float = 0.1,
         pull: int | float = 0.0,  # (pull/2)·Σ‖c−start‖² is added to what is minimised
+        pace: int | float = 10.0,  # times as fast as the network, rows learn; see LOG.md
     ) -> None:
         super().__init__(n_features, temperature)
         require(training in ("joint", "inner"), "ECM: training must be joint or inner.")
         require(isinstance(steps, int) and steps >= 1, "ECM: steps must be a number, at least 1.")
         require(_number(rate) and 0 < rate < 1e6, "ECM: rate must be a number above 0.")
         require(_number(pull) and 0 <= pull < 1e6, "ECM: pull must be a number, 0 or more.")
+        require(_number(pace) and 0 < pace < 1e6, "ECM: pace must be a number above 0.")
+        self.rows_pace = float(pace)
         # Module.training is taken: whether the module is in train mode.
         self.learns_rows = training == "joint"
         self.steps, self.rate, self.pull = steps, rate, pull
@@ -63,11 +66,7 @@ class ECMHead(Head):
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k r"]
     ) -> Float[Tensor, "*e n k"]:
-        # By one matrix product, near the origin: see the prototype head.
-        centre = representatives.mean(-2, keepdim=True).detach()
-        u, c = features @ self.lift.mT - centre, representatives - centre
-        u2, c2 = u.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
-        return (2 * u @ c.mT - u2 - c2) / self.temperature
+        return closeness(features @ self.lift.mT, representatives) / self.temperature
 
     def practise(
         self,
@@ -76,11 +75,9 @@ class ECMHead(Head):
         rows: Float[Tensor, "k r"] | None,
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
         # Where there are rows to learn, support has no part of its own: all images are practised.
-        practised = episode[:, n_shot:] if rows is None else episode
+        images, targets = asked(episode[:, n_shot:] if rows is None else episode)
         points = self.fit(episode[:, :n_shot]) if rows is None else rows
-        k, n, _ = practised.shape
-        targets = torch.arange(k, device=episode.device).repeat_interleave(n)
-        return self.logits(practised.flatten(0, 1), points), targets
+        return self.logits(images, points), targets
 
     def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
         return torch.stack([of_class.mean(0) for of_class in features]) @ self.lift.mT

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from kedge.heads.contract import Head
+from kedge.heads.contract import Head, asked, closeness
 
 
 @final
@@ -27,12 +27,7 @@ class PrototypeHead(Head):
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k d"]
     ) -> Float[Tensor, "*e n k"]:
-        # ‖z−c‖² by one matrix product. Distances do not change when all points move together,
-        # so they are first moved to the origin, where the expansion loses fewest digits.
-        centre = representatives.mean(-2, keepdim=True).detach()
-        z, c = features - centre, representatives - centre
-        z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
-        return (2 * z @ c.transpose(-1, -2) - z2 - c2) / self.temperature
+        return closeness(features, representatives) / self.temperature
 
     def practise(
         self,
@@ -40,9 +35,7 @@ class PrototypeHead(Head):
         n_shot: int,
         rows: Float[Tensor, "k d"] | None,
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
-        k, n, _ = episode.shape
-        queries = episode[:, n_shot:].flatten(0, 1)
-        targets = torch.arange(k, device=episode.device).repeat_interleave(n - n_shot)
+        queries, targets = asked(episode[:, n_shot:])
         return self.logits(queries, self.fit(episode[:, :n_shot])), targets
 
     def anchors(

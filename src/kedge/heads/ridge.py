@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from kedge.heads.contract import Head
+from kedge.heads.contract import Head, asked
 
 LEAST = 1e-4  # of the strength: below it, float32 might not solve the systems
 
@@ -63,9 +63,7 @@ class RidgeHead(Head):
         n_shot: int,
         rows: Float[Tensor, "k r"] | None,
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
-        k, n, _ = episode.shape
-        queries = episode[:, n_shot:].flatten(0, 1)
-        targets = torch.arange(k, device=episode.device).repeat_interleave(n - n_shot)
+        queries, targets = asked(episode[:, n_shot:])
         return self.logits(queries, self.fit(episode[:, :n_shot])), targets
 
     def anchors(

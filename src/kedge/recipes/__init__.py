@@ -96,7 +96,7 @@ def text(name: str | Path) -> str:
 def load_recipe(name: str | Path) -> Recipe:
     """A recipe of kedge by its name, anyone's by the path of its file, or a bare protocol."""
     if str(name) not in _included():
-        from kedge.protocol import PROTOCOLS
+        from kedge.protocols import PROTOCOLS
 
         if str(name) in PROTOCOLS:
             about = PROTOCOLS[str(name)].sentence

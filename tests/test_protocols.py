@@ -13,24 +13,15 @@ import torch
 from torch import Tensor
 
 from kedge.alignment import Alignment, Sight
-from kedge.classes import imagenet_domains, official
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
 from kedge.errors import EntitlementError, KedgeError
 from kedge.images.drawings import domains, load_drawings
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
-from kedge.protocol import (
-    PROTOCOLS,
-    Benchmark,
-    Delivery,
-    Pool,
-    Split,
-    label,
-    protocol,
-    union,
-    whole,
-)
+from kedge.pools import Benchmark, Delivery, Pool, Split, label, union, whole
+from kedge.protocols import PROTOCOLS, protocol
+from kedge.protocols.imagenet import imagenet_domains, official
 from kedge.training import train_round, training_pool
 
 ROUNDS = {

@@ -1,0 +1,22 @@
+"""The named benchmarks: where the images come from, and which classes play which role.
+
+A new one is a `Protocol` in a file of this folder, and one line in `PROTOCOLS`.
+"""
+
+from kedge.errors import KedgeError
+from kedge.protocols.contract import Protocol
+from kedge.protocols.drawings import DRAWINGS
+from kedge.protocols.folder import FOLDER
+from kedge.protocols.imagenet import IMAGENET
+
+__all__ = ["PROTOCOLS", "Protocol", "protocol"]
+
+PROTOCOLS = {each.name: each for each in (*DRAWINGS, *IMAGENET, *FOLDER)}
+
+
+def protocol(name: str) -> Protocol:
+    try:
+        return PROTOCOLS[name]
+    except KeyError:
+        known = ", ".join(PROTOCOLS)
+        raise KedgeError(f"There is no protocol '{name}'; the known ones are {known}.") from None
