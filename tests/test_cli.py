@@ -25,7 +25,7 @@ Kedge = Ready = Any  # of conftest.py, which cannot be imported
 
 HELP = {
     "": COMMANDS,
-    "bench": ["PROTOCOL", "drawings-4-rounds", "--methods", "IDA", "PAR", "--seeds", "--out"],
+    "bench": ["NAME", "drawings-4-rounds", "kedge recipes", "EIML", "EWC", "--methods", "IDA", "PAR", "--seeds", "--out"],
     "train": ["DATA", "--out", "--val", "--image-size", "--n-way", "--epochs", "--seed"],
     "update": ["MODEL", "DATA", "--out", "--method", "IDA", "DFA", "FT", "not needed"],
     "evaluate": ["MODEL", "DATA", "--n-episodes", "--n-shot", "95%"],
@@ -116,7 +116,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "missing image": (["predict", "base.kedge", "x.png", "--support", "first"], ["x.png", "no "]),
     "no image": (["predict", "base.kedge", "--support", "first"], ["IMAGE"]),
     "missing support": (["predict", "base.kedge", "first", "--support", "gone"], ["gone"]),
-    "unknown protocol": (["bench", "imagenet"], ["'imagenet'", "drawings-reverse"]),
+    "unknown protocol": (["bench", "imagenet"], ["'imagenet'", "mini-imagenet"]),
     "run without a record": (["report", "first"], ["first", "kedge bench"]),
     "no run": (["report"], ["RUN"]),
     "unknown table": (["paper", "17"], ["'17'", "mini-pn"]),

@@ -74,7 +74,7 @@ def slow_jitter(image: list, brightness: float, contrast: float, saturation: flo
 def test_a_batch_equals_the_loops_image_by_image(channels: int, size: int, pad: int) -> None:
     assert padding(size) == pad
     batch = images(6, channels, size)
-    drawn = draw_augmentation(generator("augment", 3), 1, 6, size)[0]
+    drawn = draw_augmentation(generator("augment", 3), 1, 6, size).of(0, 6)
     got = augment(batch, drawn)
     assert got.shape == batch.shape
     for i in range(6):
@@ -134,7 +134,7 @@ def test_jitter_by_hand() -> None:
 def test_images_do_not_touch_one_another_and_are_left_as_they_were() -> None:
     batch = images(5, 3)
     before = batch.clone()
-    drawn = draw_augmentation(generator("augment", 1), 1, 5, SIZE)[0]
+    drawn = draw_augmentation(generator("augment", 1), 1, 5, SIZE).of(0, 5)
     together = augment(batch, drawn)
     assert torch.equal(batch, before)
     parts = (drawn.top, drawn.left, drawn.mirrored, drawn.colour)

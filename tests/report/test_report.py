@@ -403,7 +403,7 @@ def test_one_method_alone_is_reported_without_a_comparison() -> None:
     assert "nothing to compare it with" in verdict(record).headline
     assert [t.key for t in all_tables(record)] == ["accuracy", "cost"]
     assert not any(strong(record).values())
-    assert [d.key for d in all_drawings(record)] == ["accuracy", "old-new", "training"]
+    assert [d.key for d in all_drawings(record)] == ["accuracy", "training"]
 
 
 def test_a_record_without_ida_is_about_its_first_competitor() -> None:

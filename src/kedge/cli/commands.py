@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Shape, Validation
@@ -386,7 +386,8 @@ class Report:
 class Recipes:
     """List the ready experiments, or print one, to be copied and changed.
 
-    'kedge bench NAME' runs a recipe; a changed copy is run by its path.
+    'kedge bench NAME' runs a recipe; a changed copy is run by its path. Below the recipes stand
+    the protocols, which say which classes play which role, and can be run by their names too.
     """
 
     recipe: Annotated[
@@ -400,13 +401,17 @@ class Recipes:
 
     def run(self, console: Console) -> None:
         from kedge import recipes
+        from kedge.protocols import PROTOCOLS
 
         if self.recipe is not None:
             print(recipes.text(self.recipe), end="")
             return
-        table = Table("recipe", "what it shows")
+        table = Table(Column("recipe", no_wrap=True), "what it shows")
         for name in recipes.recipe_names():
             table.add_row(name, escape(recipes.load_recipe(name).title))
+        table.add_section()
+        for protocol in PROTOCOLS.values():
+            table.add_row(protocol.name, escape(protocol.sentence))
         console.print(table)
 
 

@@ -83,9 +83,11 @@ def text(name: str | Path) -> str:
         return _included()[str(name)]
     path = Path(name)
     if path.suffix != ".toml":
-        close = get_close_matches(str(name), _included(), n=3)
+        from kedge.protocols import PROTOCOLS
+
+        close = get_close_matches(str(name), [*_included(), *PROTOCOLS], n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "'kedge recipes' lists them."
-        raise KedgeError(f"There is no recipe '{name}'; {hint}")
+        raise KedgeError(f"There is no recipe and no protocol '{name}'; {hint}")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,8 +101,8 @@ def load_recipe(name: str | Path) -> Recipe:
         from kedge.protocols import PROTOCOLS
 
         if str(name) in PROTOCOLS:
-            about = PROTOCOLS[str(name)].sentence
-            return Recipe(str(name), about, None, {"protocol": str(name)}, {}, f"protocol {name}")
+            settings = {"protocol": str(name)}
+            return Recipe(str(name), str(name), None, settings, {}, f"protocol {name}")
     file = f"recipe {name}" if str(name) in _included() else str(name)
     return _read(Path(name).stem, file, text(name))
 

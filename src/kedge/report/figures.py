@@ -159,7 +159,7 @@ def old_new_figure(record: Record) -> Figure | None:
         if old is not None and new is not None:
             ci_old, ci_new = (s.ci if math.isfinite(s.ci) else 0.0 for s in (old, new))
             points.append(Point(old.mean, new.mean, ci_old, ci_new, method, look[method].colour))
-    if not points:
+    if len(points) < 2:
         return None
     with house_style():
         figure = Figure((5.4, 4.2), layout="constrained")
