@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from kedge import api
 from kedge.config import EpisodeShape, Schedule
@@ -214,3 +215,81 @@ def test_damaged_checkpoint_is_named(first: Path, tmp_path: Path, kept: float) -
     checkpoint.write_bytes(content[: int(kept * len(content))])
     with pytest.raises(KedgeError, match=r"training: .*damaged.*delete"):
         api.train(first, width=4, checkpoint=checkpoint, **SHORT)
+
+
+# ── methods with a memory ────────────────────────────────────────────────────────────────────
+
+REMEMBERING = ["EIML exemplars=4", "EWC episodes=3"]
+
+
+@pytest.fixture(scope="module", params=REMEMBERING)
+def remembered(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    draw_classes: Callable[..., Path],
+) -> tuple[str, list[Model], list[dict[str, Tensor]]]:
+    """Three deliveries; each folder is gone before the next one comes, but not what was kept."""
+    folder, method = tmp_path_factory.mktemp("remembered"), request.param
+    models: list[Model] = []
+    memories: list[dict[str, Tensor]] = []
+    for names in NAMES:
+        delivery = draw_classes(folder / "images", names)
+        before = memories[-1] if memories else None
+        models.append(
+            api.update(models[-1], delivery, method=method, memory=before, **SHORT)
+            if models
+            else api.train(delivery, width=4, **SHORT)
+        )
+        memories.append(api.remember(models[-1], delivery, method=method, before=before))
+        shutil.rmtree(delivery)
+    return method, models, memories
+
+
+def test_a_memory_carries_over_two_updates(
+    remembered: tuple[str, list[Model], list[dict[str, Tensor]]], second: Path
+) -> None:
+    method, models, memories = remembered
+    assert [entry.method for entry in models[-1].lineage] == ["base", method, method]
+    assert len(models[-1].classes) == 18
+    tuned = api.update(models[0], second, method="FT", **SHORT)
+    assert models[1].fingerprint != tuned.fingerprint, "it is held to something"
+    again = api.update(models[0], second, method=method, memory=memories[0], **SHORT)
+    assert again.fingerprint == models[1].fingerprint
+    assert all(value.device.type == "cpu" for memory in memories for value in memory.values())
+    if method.startswith("EIML"):
+        # Also of the classes that only validated.
+        assert [memory["counts"].tolist() for memory in memories] == [[4] * 6, [4] * 12, [4] * 18]
+        assert torch.equal(memories[2]["images"][:48], memories[1]["images"])
+    else:
+        for key, value in memories[2].items():
+            assert (value >= memories[1][key]).all()
+        assert any((value > memories[1][key]).any() for key, value in memories[2].items())
+
+
+def test_without_its_memory_a_method_says_what_it_lacks(
+    remembered: tuple[str, list[Model], list[dict[str, Tensor]]], second: Path
+) -> None:
+    method, models, _ = remembered
+    name, lacks = method.split()[0], {"EIML": "images", "EWC": "Fisher information"}
+    for memory in (None, {}, {"unknown": torch.zeros(1)}):
+        with pytest.raises(KedgeError, match=rf"^{name} needs .*{lacks[name]}") as caught:
+            api.update(models[0], second, method=method, memory=memory, **SHORT)
+        assert "\n" not in str(caught.value)
+
+
+def test_methods_without_a_memory_keep_nothing(life: list[Model], first: Path) -> None:
+    for method in ("FT", "DFA", "IDA", "NU", "PAR"):
+        assert api.remember(life[0], first, method=method) == {}
+
+
+def test_only_images_of_classes_that_were_learned_can_be_remembered(
+    life: list[Model], second: Path
+) -> None:
+    with pytest.raises(KedgeError, match="has not learned class 'second 0'"):
+        api.remember(life[0], second, method="EIML")
+
+
+def test_too_few_exemplars_for_the_shots_are_told(life: list[Model], first: Path) -> None:
+    kept = api.remember(life[0], first, method="EIML exemplars=2")
+    with pytest.raises(KedgeError, match=r"EIML: .*2 images were kept.*at least 3.*--n-shot"):
+        api.update(life[0], first, method="EIML exemplars=2", memory=kept, **SHORT)

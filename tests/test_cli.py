@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from safetensors.torch import load_file
 
+from kedge.model import Model
 from kedge.records import Record
 
 SHORT = ["--n-way", "3", "--n-shot", "2", "--n-query", "3"]
@@ -25,7 +27,18 @@ Kedge = Ready = Any  # of conftest.py, which cannot be imported
 
 HELP = {
     "": COMMANDS,
-    "bench": ["NAME", "drawings-4-rounds", "kedge recipes", "EIML", "EWC", "--methods", "IDA", "PAR", "--seeds", "--out"],
+    "bench": [
+        "NAME",
+        "drawings-4-rounds",
+        "kedge recipes",
+        "EIML",
+        "EWC",
+        "--methods",
+        "IDA",
+        "PAR",
+        "--seeds",
+        "--out",
+    ],
     "train": ["DATA", "--out", "--val", "--image-size", "--n-way", "--epochs", "--seed"],
     "update": ["MODEL", "DATA", "--out", "--method", "IDA", "DFA", "FT", "not needed"],
     "evaluate": ["MODEL", "DATA", "--n-episodes", "--n-shot", "95%"],
@@ -94,6 +107,28 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "unknown backbone": (train("first", *SHORT, "--backbone", "vgg"), ["'vgg'", "resnet12"]),
     "unknown head": (train("first", *SHORT, "--head", "svm"), ["'svm'", "prototype"]),
+    "unknown option of a head": (
+        train("first", *SHORT, "--head", "ecm step=5"),
+        ["'ecm step=5'", "steps", "rate"],
+    ),
+    "wrong option of a head": (train("first", *SHORT, "--head", "ecm steps=0"), ["ECM", "steps"]),
+    "wrong training of a head": (
+        train("first", *SHORT, "--head", "ecm training=outer"),
+        ["ECM", "joint", "inner"],
+    ),
+    "options that a head has not": (
+        train("first", *SHORT, "--head", "prototype steps=5"),
+        ["prototype", "no options"],
+    ),
+    "option without a value": (train("first", *SHORT, "--head", "ecm steps"), ["name=value"]),
+    "unknown method to keep for": (train("first", *SHORT, "--keep", "LwF"), ["'LwF'", "EIML"]),
+    "wrong option of what to keep": (
+        train("first", *SHORT, "--keep", "EIML exemplars=1"),
+        ["EIML", "exemplars"],
+    ),
+    "range that starts with the greater": (train("first", "--n-way", "5", "3"), ["--n-way", "5 3"]),
+    "no memory": (update("base.kedge", "--method", "EIML"), ["EIML needs images", "IDA"]),
+    "no Fisher information": (update("base.kedge", "--method", "EWC"), ["EWC needs the Fisher"]),
     "no way": (train("first", "--n-way", "1"), ["--n-way", "at least 2"]),
     "negative seed": (train("first", *SHORT, "--seed", "-1"), ["seed", "-1"]),
     "no size": (train("first", *SHORT, "--image-size", "0", "--width", "1"), ["--image-size"]),
@@ -395,3 +430,156 @@ def test_reader_that_goes_away_is_no_error(
     finally:
         os.close(write)
     assert ended.stderr.strip() == ""
+
+
+# ── methods with a memory, by the command ────────────────────────────────────────────────────
+
+REMEMBER = {"EIML": "eiml exemplars=4", "EWC": "EWC episodes=3"}  # small letters do as well
+
+
+@pytest.fixture(scope="module", params=REMEMBER)
+def chain(
+    request: pytest.FixtureRequest,
+    ready: Ready,
+    draw_classes: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[str, Path, dict[str, Any]]:
+    """Trained and updated twice; images are deleted as soon as a command has read them."""
+    folder, method = tmp_path_factory.mktemp("chain"), REMEMBER[request.param]
+    ended = {}
+    models = ["base.kedge", "next.kedge", "last.kedge"]
+    for number, model in enumerate(models):
+        draw_classes(folder / "images", [f"{model} {i}" for i in range(6)])
+        how = ["train", "images", "--width", "4", "--keep", method]
+        if number:
+            how = ["update", models[number - 1], "images", "--method", method]
+        ended[model] = ready.kedge(*how, "--out", model, *SHORT, *QUICK, cwd=folder)
+        shutil.rmtree(folder / "images")
+    return request.param, folder, ended
+
+
+def test_updates_go_on_from_what_was_kept_after_the_images_are_gone(
+    chain: tuple[str, Path, dict[str, Any]],
+) -> None:
+    name, folder, ended = chain
+    assert [each.rc for each in ended.values()] == [0, 0, 0], [each.err for each in ended.values()]
+    files = {f"{model}{end}" for model in ended for end in ("", ".memory")}
+    assert {path.name for path in folder.iterdir()} == files
+    model = Model.load(folder / "last.kedge")
+    assert [entry.method.split()[0] for entry in model.lineage] == ["base", name, name]
+    kept = [load_file(folder / f"{model}.memory") for model in ended]
+    if name == "EIML":
+        assert [memory["counts"].tolist() for memory in kept] == [[4] * 6, [4] * 12, [4] * 18]
+        assert (kept[2]["images"][:24] == kept[0]["images"]).all()
+    else:
+        for key in kept[0]:
+            assert (kept[2][key] >= kept[1][key]).all()
+
+
+def test_a_memory_that_is_not_for_this_is_not_used(
+    chain: tuple[str, Path, dict[str, Any]], ready: Ready, second: Path, tmp_path: Path
+) -> None:
+    """Of the other method, and of a model that lay under this name before."""
+    name, folder, _ = chain
+    for file in ("base.kedge", "base.kedge.memory"):
+        shutil.copy(folder / file, tmp_path)
+    how = [second, "--out", "new.kedge", *SHORT, *QUICK]
+    other = "EWC" if name == "EIML" else "EIML"
+    said = ready.kedge("update", "base.kedge", *how, "--method", other, cwd=tmp_path).sentence
+    assert said.startswith(f"{other} needs ")
+    assert "when this model was made" in said
+    shutil.copy(folder / "next.kedge", tmp_path / "base.kedge")
+    said = ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path).sentence
+    assert said.startswith(f"{name} needs ")
+    (tmp_path / "base.kedge.memory").write_bytes(b"damaged")
+    said = ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path).sentence
+    assert "base.kedge.memory" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"base.kedge", "base.kedge.memory"}
+
+
+# ── recipes by the command ───────────────────────────────────────────────────────────────────
+
+OWN = """
+title = "Three ways, for tests."
+protocol = "folder"
+methods = ["NU", "FT"]
+eval_episodes = 20
+test_ways = [3, [2, 4]]
+
+[episode]
+n_way = [3, 4]
+n_shot = 2
+n_query = 3
+
+[schedule]
+epochs = 1
+episodes = 2
+val_episodes = 4
+
+[backbone]
+width = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory, draw_classes: Callable[..., Path]) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "own.toml"
+    path.write_text(OWN, encoding="utf-8")
+    draw_classes(path.parent / "images", [f"class {i}" for i in range(20)])
+    return path
+
+
+def test_recipes_are_listed_and_printed_to_be_copied(ready: Ready, tmp_path: Path) -> None:
+    listed = ready.kedge("recipes", cwd=tmp_path)
+    assert (listed.rc, listed.err) == (0, "")
+    for name in ("mini-pn", "drawings-mini-pn", "drawings-hard-tasks", "lambda-sweep"):
+        assert name in listed.out
+    printed = ready.kedge("recipes", "drawings-any-shape", cwd=tmp_path)
+    assert (printed.rc, printed.err) == (0, "")
+    (tmp_path / "mine.toml").write_text(printed.out, encoding="utf-8")
+    helped = ready.kedge("bench", "mine.toml", "--help", cwd=tmp_path)
+    assert (helped.rc, helped.err) == (0, "")
+    assert ready.kedge("bench", "drawings-any-shape", "--help", cwd=tmp_path).out == helped.out
+    assert "'mini-np'" in ready.kedge("recipes", "mini-np", cwd=tmp_path).sentence
+
+
+def test_help_of_a_recipe_shows_its_values(ready: Ready, own: Path) -> None:
+    text = " ".join(ready.kedge("bench", own, "--help").out.replace("│", " ").split())
+    for said in ("default: NU FT", "default: 20", "default: 3 4", "default: 0.001"):
+        assert said in text
+    plain = " ".join(ready.kedge("bench", "--help").out.replace("│", " ").split())
+    assert "default: NU FT DFA IDA PAR" in plain
+    assert "default: 2000" in plain
+
+
+@pytest.mark.parametrize("name_first", [True, False])
+def test_a_recipe_is_run_by_its_path_and_options_change_it(
+    ready: Ready, own: Path, tmp_path: Path, name_first: bool
+) -> None:
+    """Wherever its name stands among the options."""
+    without_figures = "import kedge.report; kedge.report.all_drawings = lambda record: []\n"
+    data = ["--data", own.parent / "images"]
+    options = ["--eval-episodes", "10", "--head", "ecm steps=5", *data]
+    command = ["bench", own, *options] if name_first else ["bench", *options, own]
+    ended = ready.kedge(*command, cwd=tmp_path, first=without_figures)
+    assert ended.rc == 0, ended.err
+    record = Record.load(tmp_path / "runs" / "own" / "record.json")
+    assert record.methods == ("NU", "FT")
+    assert record.config["episode"] == {"n_way": [3, 4], "n_shot": 2, "n_query": 3}
+    assert record.config["schedule"]["episodes"] == 2
+    assert record.config["eval_episodes"] == 10
+    assert record.config["head"]["head"] == "ecm steps=5"
+    assert record.config["test_ways"] == [3, [2, 4]]
+    assert record.score("FT", 1, "old at 2–4-way 2-shot").n == 10
+    assert "FT" in ended.out
+
+
+def test_a_range_of_ways_in_evaluate(
+    ready: Ready, by_command: dict[str, Path], first: Path
+) -> None:
+    command = ["evaluate", by_command["base"], first, "--n-episodes", "20", "--n-query", "3"]
+    ended = ready.kedge(*command, "--n-way", "3", "5", "--n-shot", "1", "2")
+    assert ended.rc == 0, ended.err
+    assert ended.out.endswith("3–5-way, 1–2-shot, 20 episodes over 6 classes\n")
+    assert "lesser" in ready.kedge(*command, "--n-way", "5", "3").sentence
+    assert "6 classes" in ready.kedge(*command, "--n-way", "3", "7").sentence

@@ -13,11 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
-from kedge.config import BackboneConfig, EpisodeShape, Schedule, to_dict
+import kedge.experiment
+import kedge.records
+from kedge import durable
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, to_dict
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
-from kedge.records import Record
+from kedge.model import Model
+from kedge.pools import Benchmark
+from kedge.protocols import protocol
+from kedge.records import Record, Run
+from kedge.step import Task, TrainStep
 
 TINY = Experiment(
     protocol="drawings",
@@ -351,3 +361,334 @@ def test_a_second_look_does_not_change_who_made_the_numbers(
     before = Record.load(copy / "record.json").environment
     monkeypatch.setattr("kedge.experiment.environment", lambda: {"commit": "another"})
     assert run_experiment(TINY, copy).environment == before
+
+
+# ── every method, round after round, with every head ─────────────────────────────────────────
+
+EIML, EWC = "EIML exemplars=7", "EWC episodes=2"  # some of these classes have fewer than 7 images
+SEVEN = ("NU", "FT", "DFA", EWC, EIML, "IDA", "PAR")
+HEADS = ("prototype", "ecm steps=5", "ridge")
+QUICK = Schedule(epochs=1, episodes=2, val_episodes=2, lr=1e-2)
+FEW = Experiment(
+    methods=("NU",),
+    episode=EpisodeShape(n_way=3, n_shot=1, n_query=2),
+    schedule=QUICK,
+    backbone=BackboneConfig(width=4),
+    eval_episodes=10,
+)
+Few = dict[int, str]
+
+
+def of_method(folder: Path, method: str) -> Path:
+    return folder / "seed-0" / method.replace(" ", "_")
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def grown(request: pytest.FixtureRequest, few: Few, tmp_path_factory: Any) -> tuple[Path, Record]:
+    """Seven methods over a base and four more rounds."""
+    folder = tmp_path_factory.mktemp("grown")
+    head = HeadConfig(request.param)
+    return folder, run_experiment(replace(FEW, protocol=few[5], methods=SEVEN, head=head), folder)
+
+
+@pytest.fixture(scope="module")
+def benchmark(few: Few) -> Benchmark:
+    return protocol(few[5]).benchmark(0)
+
+
+def test_every_method_goes_through_every_round(grown: tuple[Path, Record]) -> None:
+    folder, record = grown
+    assert record.methods == SEVEN
+    assert record.rounds == (0, 1, 2, 3, 4)
+    for method in SEVEN:
+        for round in record.rounds[1:]:
+            [run] = record.select(method, round)
+            rounds = {f"round_{i}" for i in record.rounds}
+            assert set(run.scores) == {"old", "new", "unseen", *rounds}
+            assert all(score.n == 10 and 0 <= score.mean <= 100 for score in run.scores.values())
+            assert len(run.history) == (method != "NU")
+        model = Model.load(of_method(folder, method) / "round-4" / "model.kedge")
+        known = {"NU": 4}.get(method, 20)
+        assert len(model.classes) == len(set(model.classes)) == known
+        lineage = [entry.method for entry in model.lineage]
+        ways = {"NU": ["base"], "PAR": ["PAR"]}.get(method, ["base", *[method] * 4])
+        assert lineage == ways, "PAR starts from scratch, all others from the round before"
+
+
+def test_no_update_has_the_same_scores_in_every_round(grown: tuple[Path, Record]) -> None:
+    _, record = grown
+    fixed = ("unseen", *(f"round_{i}" for i in range(5)))
+
+    def scores(method: str) -> list[list[float]]:
+        return [[record.score(method, t, pool).mean for pool in fixed] for t in record.rounds]
+
+    assert all(row == scores("NU")[0] for row in scores("NU"))
+    assert not all(row == scores("FT")[0] for row in scores("FT"))
+
+
+def test_drift_is_of_what_keeps_its_anchors(grown: tuple[Path, Record]) -> None:
+    _, record = grown
+    for run in record.runs:
+        if run.round == 0 or run.method == "PAR":  # which makes every anchor anew
+            assert run.measures == {}
+            assert run.anchors == ()
+            continue
+        assert len(run.anchors) == (4 if run.method == "NU" else min(12, 4 * run.round))
+        assert run.measures["anchor_spread"] > 0
+        if run.method != "NU":
+            assert run.measures["anchor_drift"] > 1e-3, run.method
+        else:
+            assert run.measures["anchor_drift"] == pytest.approx(0, abs=1e-5)
+
+
+def memory(folder: Path, method: str, round: int) -> dict[str, Tensor]:
+    return load_file(of_method(folder, method) / f"round-{round}" / "memory.safetensors")
+
+
+def test_exemplars_are_training_images_of_every_class_so_far(
+    grown: tuple[Path, Record], benchmark: Benchmark
+) -> None:
+    folder, _ = grown
+    held_out = {
+        image.numpy().tobytes()
+        for pool in benchmark.test_pools(4)
+        for image in benchmark.table.images[pool.rows]
+    }
+    before = torch.empty(0, 1, 16, 16, dtype=torch.uint8)
+    sizes = []
+    for round in range(5):
+        kept = memory(folder, EIML, round)
+        assert set(kept) == {"images", "counts"}
+        own = [rows for t in range(round + 1) for rows in benchmark.trained(t).class_rows]
+        assert kept["counts"].tolist() == [min(7, len(rows)) for rows in own]
+        sizes += kept["counts"].tolist()
+        parts = kept["images"].split(kept["counts"].tolist())
+        for images, rows in zip(parts, own, strict=True):
+            theirs = {image.numpy().tobytes() for image in benchmark.table.images[rows]}
+            kept_ones = {image.numpy().tobytes() for image in images}
+            assert kept_ones <= theirs
+            assert not kept_ones & held_out
+            assert len(kept_ones) == len(images), "each once"
+        assert torch.equal(kept["images"][: len(before)], before), "what was kept is kept"
+        before = kept["images"]
+    assert set(sizes) == {6, 7}, "of some classes there are fewer"
+
+
+def test_the_fisher_information_grows_from_round_to_round(grown: tuple[Path, Record]) -> None:
+    folder, _ = grown
+    weights = Model.load(folder / "seed-0" / "base" / "model.kedge").weights()
+    before: dict[str, Tensor] = {}
+    for round in range(5):
+        kept = memory(folder, EWC, round)
+        assert {k: v.shape for k, v in kept.items()} == {
+            f"fisher.{k}": v.shape for k, v in weights.items()
+        }
+        assert all((value >= before.get(key, 0)).all() for key, value in kept.items())
+        assert any((value > before.get(key, 0)).any() for key, value in kept.items())
+        before = kept
+
+
+def test_what_is_kept_is_counted(grown: tuple[Path, Record], benchmark: Benchmark) -> None:
+    folder, record = grown
+    model = Model.load(folder / "seed-0" / "base" / "model.kedge")
+    for round in range(1, 5):
+        kept = {m: record.select(m, round)[0].kept_bytes_per_class for m in SEVEN}
+        n_classes = 4 * (round + 1)
+        for method in (EIML, EWC):
+            there = sum(
+                v.numel() * v.element_size() for v in memory(folder, method, round).values()
+            )
+            assert kept[method] == pytest.approx(there / n_classes)
+        assert kept["NU"] == kept["FT"] == kept["DFA"] == 0
+        assert kept["IDA"] == 4 * model.anchors.shape[1]
+        images = sum(len(benchmark.trained(t)) for t in range(round + 1))
+        assert kept["PAR"] == pytest.approx(images * 16 * 16 / n_classes)
+
+
+# ── λ = 0, and ways and shots that are drawn for each episode ────────────────────────────────
+
+ZEROS = ("DFA lambda=0", "EWC lambda=0 episodes=1", "EIML lambda=0", "IDA lambda=0")
+RANGES = replace(FEW, episode=EpisodeShape(n_way=(2, 4), n_shot=(1, 2), n_query=2))
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def ranged(
+    request: pytest.FixtureRequest, few: Few, tmp_path_factory: Any
+) -> tuple[Path, Record, set[tuple[int, int]]]:
+    """λ = 0 through three rounds of episodes that differ; and which ways and shots they had."""
+    folder, seen = tmp_path_factory.mktemp("ranged"), set()
+    original = TrainStep.__call__
+
+    def spy(self: TrainStep, task: Task, *rest: Any) -> Tensor:
+        seen.add((len(task.classes), task.n_shot))
+        return original(self, task, *rest)
+
+    experiment = replace(
+        RANGES,
+        protocol=few[3],
+        methods=("FT", *ZEROS, "IDA", "EIML"),
+        head=HeadConfig(request.param),
+        schedule=replace(QUICK, episodes=4),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", spy)
+        record = run_experiment(experiment, folder)
+    return folder, record, seen
+
+
+def weights(folder: Path, method: str, round: int) -> str:
+    return Model.load(of_method(folder, method) / f"round-{round}" / "model.kedge").fingerprint
+
+
+def outcome(run: Run) -> tuple[Any, ...]:
+    return run.scores, run.history, run.measures, run.anchors
+
+
+@pytest.mark.parametrize("method", ZEROS)
+def test_a_weight_of_zero_is_fine_tuning_in_every_round(
+    ranged: tuple[Path, Record, Any], method: str
+) -> None:
+    folder, record, _ = ranged
+    for round in (1, 2):
+        assert weights(folder, method, round) == weights(folder, "FT", round)
+        [zero], [tuned] = (record.select(each, round) for each in (method, "FT"))
+        assert outcome(zero) == outcome(tuned)
+
+
+def test_other_weights_are_not_fine_tuning(ranged: tuple[Path, Record, Any]) -> None:
+    """So that the test above can fail."""
+    folder, _, _ = ranged
+    prints = {weights(folder, method, 1) for method in ("FT", "IDA", "EIML")}
+    assert len(prints) == 3
+
+
+def test_ways_and_shots_are_drawn_for_each_episode(
+    ranged: tuple[Path, Record, set[tuple[int, int]]],
+) -> None:
+    folder, record, seen = ranged
+    assert {ways for ways, _ in seen} == {2, 3, 4}
+    assert {shots for _, shots in seen} == {1, 2}
+    [run] = record.select("IDA", 2)
+    assert {pool.shape for pool in run.pools} == {RANGES.episode}
+    values = load_file(of_method(folder, "IDA") / "round-2" / "episodes.safetensors")
+    queries = [2 * k for k in (2, 3, 4)]
+    for accuracy in torch.cat([*values.values()]).tolist():
+        assert any(abs(accuracy / 100 * n - round(accuracy / 100 * n)) < 1e-6 for n in queries)
+
+
+# ── other shapes in updates and in tests ─────────────────────────────────────────────────────
+
+
+def test_shapes_of_updates_change_later_rounds_only(few: Few, tmp_path: Path) -> None:
+    plain = replace(FEW, protocol=few[3], methods=("FT", "PAR"))
+    changes = {"plain": {}, "ways": {"update_ways": (2, 4)}, "shots": {"update_shots": 2}}
+    records = {
+        name: run_experiment(replace(plain, **change), tmp_path / name)
+        for name, change in changes.items()
+    }
+    bases = {(tmp_path / name / "seed-0/base/model.kedge").read_bytes() for name in changes}
+    assert len(bases) == 1
+    for method in ("FT", "PAR"):
+        for round in (1, 2):
+            assert len({weights(tmp_path / name, method, round) for name in changes}) == 3
+    for name, record in records.items():
+        [run] = record.select("FT", 1)
+        assert {pool.shape for pool in run.pools} == {FEW.episode}, "tests stay as they were"
+        model = Model.load(tmp_path / name / "seed-0/FT/round-2/model.kedge")
+        shapes = [entry.config["episode"] for entry in model.lineage]
+        assert shapes[0] == to_dict(FEW.episode)
+        said = json.loads(json.dumps(to_dict(replace(plain, **changes[name]).update_episode)))
+        assert shapes[1] == shapes[2] == said
+
+
+def test_every_pool_is_tested_in_every_shape(few: Few, tmp_path: Path) -> None:
+    shaped = replace(FEW, protocol=few[2], test_ways=(3, 2), test_shots=(1, (1, 2)))
+    record = run_experiment(shaped, tmp_path)
+    [run] = record.select("NU", 1)
+    names = ["", " at 2-way 1-shot", " at 3-way 1–2-shot", " at 2-way 1–2-shot"]
+    assert list(run.scores) == [
+        f"{pool}{name}" for name in names for pool in ("old", "new", "unseen")
+    ]
+    shapes = [EpisodeShape(k, s, 2) for s in (1, (1, 2)) for k in (3, 2)]
+    assert [pool.shape for pool in run.pools] == [shape for shape in shapes for _ in range(3)]
+    assert [pool.name for pool in run.pools] == list(run.scores)
+    assert [pool.pool for pool in run.pools] == ["old", "new", "unseen"] * 4
+    assert [pool.first_shape for pool in run.pools] == [True] * 3 + [False] * 9
+    assert Record.load(tmp_path / "record.json") == record
+    assert {pair.pool for pair in record.pairs} <= set(run.scores)
+
+
+def test_episodes_of_a_shape_do_not_depend_on_other_shapes(few: Few, tmp_path: Path) -> None:
+    alone = replace(FEW, protocol=few[2], test_ways=(3, 2))
+    more = replace(alone, test_ways=(3, 4, 2), test_shots=(1, 2))
+    found = []
+    for number, experiment in enumerate((alone, more)):
+        run_experiment(experiment, tmp_path / str(number))
+        place = of_method(tmp_path / str(number), "NU") / "round-1" / "episodes.safetensors"
+        found.append(load_file(place))
+    assert set(found[0]) < set(found[1])
+    for name, values in found[0].items():
+        assert torch.equal(values, found[1][name]), name
+
+
+def test_a_shape_that_a_pool_has_not_the_classes_for_is_found_at_once(
+    few: Few, tmp_path: Path
+) -> None:
+    for change in ({"test_ways": (3, 5)}, {"update_ways": (3, 5)}, {"test_shots": (1, 9)}):
+        with pytest.raises(KedgeError, match=r"4 class|images in the"):
+            run_experiment(replace(FEW, protocol=few[2], **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# ── stopped at every write ───────────────────────────────────────────────────────────────────
+
+
+class Stopped(Exception):
+    pass
+
+
+STOPPED: dict[str, dict[str, Any]] = {
+    "exemplars": {"methods": (EIML,)},
+    "Fisher information": {"methods": (EWC,)},
+    "learned rows": {"methods": ("IDA",), "head": HeadConfig("ecm steps=2")},
+    "hard tasks": {"methods": ("FT",), "schedule": Schedule(2, 2, 2, 1e-2, tasks="hard")},
+}
+
+
+@pytest.mark.parametrize("kept", STOPPED)
+def test_stopped_after_any_write_it_goes_on_to_the_same_bits(
+    kept: str, few: Few, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one write, then after two more, and so on, until it is done."""
+    two = {"schedule": replace(QUICK, epochs=2)} | STOPPED[kept]
+    experiment = replace(FEW, protocol=few[3], **two)
+    whole = run_experiment(experiment, tmp_path / "whole")
+    left = [0]
+
+    def write_then_stop(path: Path, write: Callable[[Path], object]) -> None:
+        original(path, write)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Stopped
+
+    original = durable.write_atomically
+    for module in (durable, kedge.experiment, kedge.records):
+        monkeypatch.setattr(module, "write_atomically", write_then_stop)
+    stops, stopped = 0, tmp_path / "stopped"
+    while True:
+        left[0] = stops + 1
+        try:
+            record = run_experiment(experiment, stopped)
+            break
+        except Stopped:
+            stops += 1
+    assert stops > 4
+    assert numbers(record) == numbers(whole)
+    files = {
+        str(path.relative_to(tmp_path / "whole")): path.read_bytes()
+        for path in (tmp_path / "whole").rglob("*")
+        if path.suffix in (".kedge", ".safetensors")
+    }
+    remembers = kept in ("exemplars", "Fisher information")
+    assert not remembers or any("memory" in name for name in files)
+    assert {name: (stopped / name).read_bytes() for name in files} == files

@@ -316,6 +316,23 @@ def test_parts_are_merged_deeply_onto_what_a_user_has_changed(write: Write) -> N
     assert other == replace(changed, protocol="drawings-random")
 
 
+def test_what_every_part_sets_cannot_be_changed_for_all_of_them() -> None:
+    recipe = load_recipe("drawings-mini-ecm")
+    base = recipe.base()
+    changed = replace(base, episode=replace(base.episode, n_shot=3))
+    with pytest.raises(KedgeError, match=r"^--n-shot: each part of the recipe drawings-mini-ecm"):
+        recipe.experiments(changed)
+
+
+@pytest.mark.parametrize("names", [("A", "a"), ("1 way", "1-way"), ("!",), ("..", "x")])
+def test_parts_that_would_share_a_folder_or_have_none_are_refused(
+    write: Write, names: tuple[str, ...]
+) -> None:
+    parts = "".join(f'[parts."{name}"]\nseeds = [{i}]\n' for i, name in enumerate(names))
+    with pytest.raises(KedgeError, match="parts must have names that differ"):
+        load_recipe(write(f'title = "x."\n{parts}'))
+
+
 def test_a_copied_recipe_is_the_same_recipe(write: Write) -> None:
     for name in ("drawings-mini-pn", "drawings-any-shape"):
         recipe, copy = load_recipe(name), load_recipe(write(text(name)))

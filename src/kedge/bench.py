@@ -6,7 +6,6 @@ report of all of them together; without parts it is the folder of the one experi
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -21,13 +20,14 @@ def run_recipe(recipe: Recipe, base: Experiment, folder: str | Path) -> tuple[Co
     """Do whatever is not done yet. `base` is what the parts share; returns the page as well."""
     folder = Path(folder)
     experiments = recipe.experiments(base)
+    folders = Collection.folders_of(recipe.name, experiments)
     for experiment in experiments.values():
         check(experiment)
     records = {}
     for part, experiment in experiments.items():
-        records[part] = run_experiment(experiment, folder / part_folder(part))
+        records[part] = run_experiment(experiment, folder / folders[part])
         if part:
-            write_report(records[part], folder / part_folder(part))
+            write_report(records[part], folder / folders[part])
     collection = Collection(recipe.name, recipe.title, recipe.paper, records)
     collection.save_index(folder)
     return collection, write_collection(collection, folder)
@@ -43,8 +43,3 @@ def report_again(path: Path) -> tuple[RenderableType, Path]:
     # Several records may lie in one folder: each but record.json gets one of its own.
     own = file.parent if file.name == "record.json" else file.with_suffix("")
     return terminal_table(record), write_report(record, own)
-
-
-def part_folder(part: str) -> str:
-    """'5-shot 10-way' → '5-shot-10-way'."""
-    return re.sub(r"[^\w.=+-]+", "-", part)

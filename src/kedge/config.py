@@ -81,8 +81,7 @@ class Schedule:
     patience: int = 3
     """Halve the learning rate when validation has not improved for more than this many epochs."""
     tasks: Literal["uniform", "hard"] = "uniform"
-    """Which classes make a training episode: any, or, every other time, ones that are hard to tell
-    apart (near each other by Task2Vec)."""
+    """Classes of a training episode: any, or every other time ones that are hard to tell apart."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "episodes", "val_episodes"):
@@ -117,9 +116,7 @@ class HeadConfig:
     """How a feature is compared with the classes of an episode."""
 
     head: str = "prototype"
-    """prototype (distance to the mean of each class's examples), ecm (distance to a learned point,
-    after a learned linear map) or ridge (a linear classifier by ridge regression). With options in
-    quotes: 'ecm training=inner'."""
+    """prototype (distance to a mean), ecm (to a learned point) or ridge (a linear classifier)."""
     temperature: float = 2.0
     """Divides every score before the softmax in training; does not change who wins."""
 

@@ -7,9 +7,9 @@ backbone goes on moving. A benchmark still has the images and can look where eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,45 +21,43 @@ SHOWN = 12  # classes whose way is kept for the figure
 
 
 @torch.no_grad()
+def places(model: Model, pool: Pool) -> Float[Tensor, "classes r"]:
+    """Where each class of a pool is under a model: its anchor, made from its images.
+
+    A head that learns its anchors does not make them from images. Then a class is where its row
+    would start, so that a model which has not moved has not moved its classes either.
+    """
+    features, head = model.class_features(pool), model.head
+    return (head.rows(features) if head.learns_rows else head.anchors(features)).cpu()
+
+
 def anchor_drift(
-    model: Model, rounds: Sequence[Pool], base_anchors: Float[Tensor, "classes r"]
+    names: Sequence[str],
+    then: Float[Tensor, "classes r"],
+    now: Float[Tensor, "classes r"],
+    base: Float[Tensor, "base r"],
 ) -> tuple[dict[str, float], tuple[AnchorMove, ...]]:
-    """`rounds` are the training images of each earlier round; see `records.MEASURES`."""
-    known = [_only(pool, set(model.classes)) for pool in rounds]
-    known = [pool for pool in known if pool.classes]
-    names = [name for pool in known for name in pool.classes]
-    # A linear classifier is made against the other classes of its round, so round by round.
-    now = torch.cat([model.head.anchors(model.class_features(pool)) for pool in known])
-    stored = model.anchors_of(names)
+    """From the places of some classes under the model of their own round and under today's; `base`
+    holds those of the base classes, which span the plane. See `records.MEASURES`."""
     spread = torch.pdist(now.double()).mean() if len(now) > 1 else torch.tensor(0.0)
-    plane, share = _plane(base_anchors.to(stored.device))
+    plane, share = _plane(base)
     measures = {
-        "anchor_drift": float((stored - now).norm(dim=1).mean()),
+        "anchor_drift": float((then - now).norm(dim=1).mean()),
         "anchor_spread": float(spread),
         "anchor_plane": share,
     }
-    centre = base_anchors.to(stored.device).mean(0)
-    places = (((points - centre) @ plane)[:SHOWN].tolist() for points in (stored, now))
+    flat = (((points - base.mean(0)) @ plane)[:SHOWN].tolist() for points in (then, now))
     moves = tuple(
         AnchorMove(name, (a[0], a[1]), (b[0], b[1]))
-        for name, a, b in zip(names, *places, strict=False)
+        for name, a, b in zip(names, *flat, strict=False)
     )
     return measures, moves
-
-
-def _only(pool: Pool, names: set[str]) -> Pool:
-    chosen = [i for i, name in enumerate(pool.classes) if name in names]
-    return replace(
-        pool,
-        classes=tuple(pool.classes[i] for i in chosen),
-        class_rows=tuple(pool.class_rows[i] for i in chosen),
-    )
 
 
 def _plane(points: Float[Tensor, "n r"]) -> tuple[Float[Tensor, "r 2"], float]:
     """The two directions in which the points differ most, and their share of the variance."""
     _, sizes, directions = torch.linalg.svd(points - points.mean(0), full_matrices=False)
-    plane = directions[:2].T
+    plane = F.pad(directions[:2], (0, 0, 0, max(0, 2 - len(directions)))).T  # of a line: 0 across
     largest = plane.abs().argmax(0, keepdim=True)  # either sign would do; always take the same
     plane = plane * plane.gather(0, largest).sign()
     variances = sizes.square()

@@ -7,6 +7,8 @@ The folder of a run:
     seed-0/IDA/round-1/model.kedge       the model
                        run.json          its scores, curve and cost
                        episodes.safetensors   the accuracy of every test episode
+                       memory.safetensors     what the method keeps for its next round, if anything
+                       places.safetensors     where its classes are, to see how they move later
                        training.safetensors   the state while it trains; gone when it is done
     record.json                          all of it together, written when all is done
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -37,7 +40,7 @@ from kedge.config import (
     require,
     to_dict,
 )
-from kedge.drift import anchor_drift
+from kedge.drift import anchor_drift, places
 from kedge.durable import load_tensors, only_one_process, save_tensors, write_atomically
 from kedge.episodes import check_pool
 from kedge.errors import KedgeError
@@ -75,7 +78,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         protocol(self.protocol)
-        self.test_shapes, self.update_episode  # noqa: B018 (both are validated when built)
+        self.update_episode  # noqa: B018 (validated when it is built, as are the shapes)
+        shapes = self.test_shapes
+        require(len(set(shapes)) == len(shapes), "--test-ways, --test-shots: one is named twice.")
         require(len(self.methods) > 0, "--methods: name at least one method.")
         require(len(self.seeds) > 0, "--seeds: name at least one seed.")
         require(min(self.seeds) >= 0, f"--seeds: {min(self.seeds)} must not be negative.")
@@ -90,8 +95,8 @@ class Experiment:
         """Of the training in every round after the first."""
         return replace(
             self.episode,
-            n_way=self.update_ways or self.episode.n_way,
-            n_shot=self.update_shots or self.episode.n_shot,
+            n_way=self.episode.n_way if self.update_ways is None else self.update_ways,
+            n_shot=self.episode.n_shot if self.update_shots is None else self.update_shots,
         )
 
     @property
@@ -138,7 +143,7 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
             pairs=tuple(pair for seed in seeds for pair in seed.pairs(methods)),
         )
         record.save(folder / "record.json")
-        return record
+        return Record.load(folder / "record.json")  # whoever reads it later has the very same
 
 
 def check(experiment: Experiment) -> None:
@@ -242,7 +247,8 @@ class _Seed:
             return load_run(done)
         forget_peak_memory()
         result = self._train(method, round, previous, place, tick)
-        run = self._test(method, round, result, place)
+        peak = peak_memory_mb() if result.history else 0.0
+        run = self._test(method, round, result, peak, place)
         text = json.dumps(asdict(run), indent=1) + "\n"
         write_atomically(done, lambda part: part.write_text(text, encoding="utf-8"))
         (place / "training.safetensors").unlink(missing_ok=True)
@@ -276,18 +282,20 @@ class _Seed:
             start = Model.load(previous / "model.kedge").to(device)
         memory = self._memory(method, round - 1) if round else {}
         checkpoint = place / "training.safetensors"
-        config_ = self._config(round)
-        result = train_round(start, delivery, method, config_, checkpoint, tick, memory)
+        shaped = self._config(round)
+        result = train_round(start, delivery, method, shaped, checkpoint, tick, memory)
         result.model.save(place / "model.kedge")
-        if method is not BASE:
+        began = time.perf_counter()
+        if method.remembers:
             self._keep(method, round, result.model)
-        return result
+        return replace(result, seconds=result.seconds + time.perf_counter() - began)
 
     def _memory(self, method: Method, round: int) -> Memory:
         """What the method kept after a round. The base round is shared, but its memory is not."""
+        if not method.remembers:
+            return {}
         path = self._memory_path(method, round)
-        if not path.exists():
-            assert round == 0, "kept when the round was trained"
+        if not path.exists() and round == 0:
             model = Model.load(self._place(BASE, 0) / "model.kedge").to(default_device())
             self._keep(method, 0, model)
         return load_tensors(path, "memory of a method")[1]
@@ -295,7 +303,7 @@ class _Seed:
     def _keep(self, method: Method, round: int, model: Model) -> None:
         """From the images of this round, which the method will not see again."""
         before = self._memory(method, round - 1) if round else {}
-        delivery = self.benchmark.delivery(round, with_old=method.trains_on == "everything")
+        delivery = self.benchmark.delivery(round)
         kept = remember(method, model, delivery, before, self._config(round))
         save_tensors(self._memory_path(method, round), kept, {"method": method.label})
 
@@ -303,7 +311,9 @@ class _Seed:
         folder = self._place(method, 1).parent / f"round-{round}"
         return folder / "memory.safetensors"
 
-    def _test(self, method: Method, round: int, result: RoundResult, place: Path) -> Run:
+    def _test(
+        self, method: Method, round: int, result: RoundResult, peak: float, place: Path
+    ) -> Run:
         trials = self.experiment.trials(self.benchmark.test_pools(round))
         accuracies = evaluate(result.model, trials, self.experiment.eval_episodes, self.seed)
         save_tensors(place / "episodes.safetensors", accuracies, {"seed": self.seed})
@@ -319,7 +329,7 @@ class _Seed:
             scores={name: Score.of(values) for name, values in accuracies.items()},
             history=result.history,
             seconds=result.seconds,
-            peak_memory_mb=peak_memory_mb(),
+            peak_memory_mb=peak,
             kept_bytes_per_class=self._kept_bytes(method, round, result.model),
             environment=environment(),
             measures=measures,
@@ -329,11 +339,23 @@ class _Seed:
     def _drift(
         self, method: Method, round: int, model: Model
     ) -> tuple[dict[str, float], tuple[AnchorMove, ...]]:
-        """How far the classes of earlier rounds have moved away from their anchors."""
-        if round == 0 or method.trains_on == "everything":  # it makes every anchor anew
+        """How far the classes of earlier rounds have moved since their anchors were made."""
+        if method.trains_on == "everything":  # it makes every anchor anew
             return {}, ()
-        base = Model.load(self._place(BASE, 0) / "model.kedge")
-        return anchor_drift(model, [self.benchmark.trained(t) for t in range(round)], base.anchors)
+        own = self.benchmark.trained(round)
+        if set(own.classes) <= set(model.classes):
+            path = self._place(method, round) / "places.safetensors"
+            save_tensors(path, {"places": places(model, own)}, {"classes": own.classes})
+        names: list[str] = []
+        then, now = [], []
+        for t in range(round):
+            path = self._place(method if t else BASE, t) / "places.safetensors"
+            if path.exists():  # NU never learned the classes of later rounds
+                pool = self.benchmark.trained(t)
+                then.append(load_tensors(path, "list of places")[1]["places"])
+                now.append(places(model, pool))
+                names += pool.classes
+        return anchor_drift(names, torch.cat(then), torch.cat(now), then[0]) if then else ({}, ())
 
     def _kept_bytes(self, method: Method, round: int, model: Model) -> float:
         """What the method has to keep of each class behind it to do its next round."""

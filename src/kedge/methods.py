@@ -21,6 +21,13 @@ class Method:
     alignment: Alignment | None = None
     weight: float = 1.0  # λ
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps anything of a round besides the model and its anchors."""
+        if self.alignment is None:
+            return False
+        return type(self.alignment).remember is not Alignment.remember
+
 
 PLAIN: dict[str, Literal["nothing", "new", "everything"]] = {
     "NU": "nothing",  # no update: the base model again in every round
@@ -45,7 +52,9 @@ def parse_method(text: str) -> Method:
         return Method(named.label, PLAIN[named.name])
     kind = ALIGNMENTS[named.name]
     check_options(named, ["lambda", *fields_of(kind)], "Method")
-    options = dict(named.options)
+    order = ["lambda", *fields_of(kind)]  # one method has one label, however it is written
+    options = dict(sorted(named.options.items(), key=lambda item: order.index(item[0])))
+    named = replace(named, options=dict(options))
     weight = options.pop("lambda", kind.default_weight)
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise KedgeError(f"Method '{text}': lambda must be a number that is not negative.")

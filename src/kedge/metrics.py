@@ -84,16 +84,19 @@ def _means(record: Record, method: str, round: int, pool: str) -> dict[int, floa
 
 
 def seed_matrix(record: Record, method: str, seed: int) -> Matrix:
-    """All that a method knew and when, under one seed: a[t][i], from the pools "round_i"."""
-    return {
-        run.round: {
-            int(name.removeprefix(ROUND_POOL)): found.mean
-            for name, found in run.scores.items()
-            if name.removeprefix(ROUND_POOL).isdecimal()
-        }
-        for run in sorted(record.runs, key=lambda run: run.round)
-        if (run.method, run.seed) == (method, seed)
-    }
+    """All that a method knew and when, under one seed: a[t][i], from the pools "round_i".
+
+    With a single update there are no such pools: "old" is round 0 and "new" is round 1.
+    """
+    runs = [run for run in record.runs if (run.method, run.seed) == (method, seed)]
+    return {run.round: _by_round(run.scores) for run in sorted(runs, key=lambda run: run.round)}
+
+
+def _by_round(scores: dict[str, Score]) -> dict[int, float]:
+    numbers = {name: name.removeprefix(ROUND_POOL) for name in scores}
+    found = {int(n): scores[name].mean for name, n in numbers.items() if n.isdecimal()}
+    either = {i: scores[name].mean for i, name in enumerate(("old", "new")) if name in scores}
+    return found or either
 
 
 def matrix(record: Record, method: str) -> Matrix:

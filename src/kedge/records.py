@@ -194,17 +194,21 @@ class Collection:
         """Where the record of a part is, within the folder of the collection."""
         return re.sub(r"[^\w.=+-]+", "-", part).strip("-.") or "."
 
+    @classmethod
+    def folders_of(cls, name: str, parts: Iterable[str]) -> dict[str, str]:
+        folders = {part: cls.folder_of(part) for part in parts}
+        if len(set(folders.values())) < len(folders):
+            raise KedgeError(f"The parts of '{name}' need names that give different folders.")
+        return folders
+
     def save_index(self, folder: str | Path) -> None:
         """Write recipe.json. Whoever makes the records saves them, each in `folder_of` its part."""
-        folders = {part: self.folder_of(part) for part in self.parts}
-        if len(set(folders.values())) < len(folders):
-            raise KedgeError(f"The parts of '{self.name}' need names that give different folders.")
         index = {
             "format": FORMAT,
             "name": self.name,
             "title": self.title,
             "paper": self.paper,
-            "parts": folders,
+            "parts": self.folders_of(self.name, self.parts),
         }
         text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
         path = Path(folder) / INDEX

@@ -34,6 +34,7 @@ from kedge.pools import Delivery, Pool, union
 from kedge.progress import Tick, silent
 from kedge.seeding import generator, torch_seed
 from kedge.step import Pixels, Task, TrainStep
+from kedge.task2vec import nearest_classes
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def train_round(
 
     `memory` is what the method has kept of earlier rounds, as `remember` gave it.
     """
-    memory = memory or {}
+    memory, began = memory or {}, time.perf_counter()
     pool = training_pool(method, delivery)
     check_pool(pool, config.episode)
     check_pool(delivery.val, config.episode)
@@ -94,6 +95,7 @@ def train_round(
         state.load(checkpoint, identity)
         tick(len(state.history) * config.schedule.episodes)
     practice = Practice(step, pool, start.anchors, config, delivery.round)
+    around = time.perf_counter() - began  # what a round needs before and after its epochs
     for epoch in range(len(state.history), config.schedule.epochs):
         step.set_lr(state.lr)
         began = time.perf_counter()
@@ -109,6 +111,7 @@ def train_round(
         state.seconds += time.perf_counter() - began
         if checkpoint is not None:
             state.save(checkpoint, identity)
+    began = time.perf_counter()
     state.restore_best()
     step.optimizer.zero_grad()
     student.embedding.eval().requires_grad_(False)
@@ -125,7 +128,8 @@ def train_round(
     )
     learned = None if step.rows is None else step.rows.detach()
     model = replace(student.with_anchors_of(pool, learned), lineage=(*start.lineage, entry))
-    return RoundResult(model, tuple(state.history), state.seconds)
+    seconds = state.seconds + around + time.perf_counter() - began
+    return RoundResult(model, tuple(state.history), seconds)
 
 
 def remember(
@@ -163,8 +167,6 @@ class Practice:
         student, device = step.student, step.student.device
         key = (config.seed, self.round, epoch)
         hard = config.schedule.tasks == "hard"
-        if hard:
-            from kedge.task2vec import nearest_classes
         nearest = nearest_classes(student, self.new.pool, key) if hard else None
         tasks = self.new.tasks(key, nearest)
         old_tasks = itertools.repeat(None) if self.old is None else self.old.tasks(key)

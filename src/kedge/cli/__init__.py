@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
+from functools import partial
 from typing import Annotated, Any, Union
 
 import tyro
@@ -50,15 +51,14 @@ def _parse(args: list[str]) -> Any:
         kind: Any = COMMANDS[args.pop(0)]
         prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)
         if hasattr(kind, "default"):
-            start = kind.default(args)
-            return tyro.cli(
-                kind,
-                prog=prog,
-                description=about,
-                args=args,
-                config=(OmitArgPrefixes,),
-                default=start,
+            read = partial(
+                tyro.cli, kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,)
             )
+            start = kind.default(args)
+            parsed = read(default=start)
+            # A name that stands behind options is only known now: start again from what it says.
+            again = parsed.name != start.name
+            return read(default=kind.default([parsed.name])) if again else parsed
     else:
         lines = {name: (kind.__doc__ or "").split("\n")[0] for name, kind in COMMANDS.items()}
         kind = Union[  # noqa: UP007

@@ -18,7 +18,15 @@ from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Shape, Validation
-from kedge.config import OWN_IMAGES, SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge.config import (
+    OWN_IMAGES,
+    SHORT,
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    Schedule,
+    counted,
+)
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:
@@ -193,8 +201,11 @@ class Train:
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
+        from kedge.methods import parse_method
 
         checkpoint = _claim(self.out)
+        if self.keep is not None:
+            parse_method(self.keep)  # a mistake shall not be told after hours of training
         with progress.display(), _alone(self.out):
             model = api.train(
                 self.data,
@@ -246,7 +257,7 @@ class Update:
 
         model = Model.load(self.model)
         checkpoint = _claim(self.out)
-        memory = _kept(self.model, self.method)
+        memory = _kept(self.model, model, self.method)
         with progress.display(), _alone(self.out):
             better = api.update(
                 model,
@@ -290,11 +301,11 @@ class Evaluate:
             score = api.evaluate(
                 model, table, episode=self.episode, n_episodes=self.n_episodes, seed=self.seed
             )
-        shape = self.episode
+        ways, shots = counted(self.episode.n_way), counted(self.episode.n_shot)
         _say(
             console,
-            f"{score}% of the queries right: {shape.n_way}-way, {shape.n_shot}-shot, {score.n} "
-            f"episodes over {len(table.classes)} classes",
+            f"{score}% of the queries right: {ways}-way, {shots}-shot, {score.n} episodes over "
+            f"{len(table.classes)} classes",
         )
         seen = len(set(table.classes) & set(model.classes))
         if seen:
@@ -459,17 +470,18 @@ def _claim(out: Path) -> Path:
     return out.with_name(f"{out.name}.training")
 
 
-def _kept(model: Path, method: str) -> dict[str, Tensor]:
+def _kept(file: Path, model: Model, method: str) -> dict[str, Tensor]:
     """What was kept for this method when the model was made."""
     from kedge.durable import load_tensors
     from kedge.methods import parse_method
 
-    path = _memory_of(model)
+    path = _memory_of(file)
     if not path.exists():
         return {}
     about, kept = load_tensors(path, "memory of a method")
     for_, wanted = str(about.get("method")).split()[0], parse_method(method).label.split()[0]
-    return kept if for_ == wanted else {}
+    # One of a model that was there before under this name is of no use.
+    return kept if for_ == wanted and about.get("model") == model.fingerprint else {}
 
 
 def _keep(
@@ -477,10 +489,12 @@ def _keep(
 ) -> None:
     from kedge import api
     from kedge.durable import save_tensors
+    from kedge.methods import parse_method
 
     kept = api.remember(model, data, method=method, before=before, seed=seed)
     if kept:
-        save_tensors(_memory_of(out), kept, {"method": method})
+        about = {"method": parse_method(method).label, "model": model.fingerprint}
+        save_tensors(_memory_of(out), kept, about)
 
 
 def _memory_of(model: Path) -> Path:

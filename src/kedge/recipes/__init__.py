@@ -8,6 +8,7 @@ otherwise. A part's `data` is the name of a folder or packed file within the one
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,10 +49,23 @@ class Recipe:
         """
         if not self.parts:
             return {"": base}
+        self._refuse_overruled(base)
         return {
             part: _patched(base, self._with_data(patch, base.data), f"{self.file}, part '{part}'")
             for part, patch in self.parts.items()
         }
+
+    def _refuse_overruled(self, base: Experiment) -> None:
+        """What every part sets for itself cannot be changed for all of them."""
+        own, given = to_dict(self.base()), to_dict(base)
+        first, *others = ({key for key, _ in _leaves(patch)} for patch in self.parts.values())
+        for key in sorted(first.intersection(*others) - {"data"}):
+            if _at(given, key) != _at(own, key):
+                option = key.rpartition(".")[2].replace("_", "-")
+                raise KedgeError(
+                    f"--{option}: each part of the recipe {self.name} sets its own; print the "
+                    f"recipe with 'kedge recipes {self.name}', change a copy and run that."
+                )
 
     @property
     def data_names(self) -> tuple[str, ...]:
@@ -130,6 +144,11 @@ def _read(name: str, file: str, text: str) -> Recipe:
     _check(table is None or table in known, file, "paper", f"must be one of {', '.join(known)}")
     tables = isinstance(parts, dict) and all(isinstance(part, dict) for part in parts.values())
     _check(tables, file, "parts", 'must be tables of settings, such as [parts."1-shot"]')
+    plain = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts]
+    _check(
+        all(plain) and len(set(plain)) == len(plain), file, "parts",
+        "must have names that differ in more than capitals and signs, with a Latin letter or digit",
+    )  # fmt: skip
     for part, patch in parts.items():
         named = isinstance(patch.get("data", ""), str)
         _check(named, f"{file}, part '{part}'", "data", "must be the name of a folder or file")
@@ -175,6 +194,12 @@ def _culprit(base: Experiment, patch: Settings, said: str) -> str | None:
             if str(error) == said:
                 return key
     return None
+
+
+def _at(settings: Settings, key: str) -> Any:
+    for part in key.split("."):
+        settings = settings[part]
+    return settings
 
 
 def _leaves(patch: Settings) -> Iterator[tuple[str, Settings]]:

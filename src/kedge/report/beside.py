@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kedge import paper
+from kedge import metrics, paper
 from kedge.evaluation import Score
 from kedge.paper import PaperTable
 from kedge.records import Collection, PoolInfo, Record
@@ -44,17 +44,27 @@ class Place:
     def best(self) -> bool:
         return self.method in reading.best(self.record, self.round, self.pool.name)
 
+    def _by_seed(self) -> list[float]:
+        runs = sorted(self.record.select(self.method, self.round), key=lambda run: run.seed)
+        return [run.scores[self.pool.name].mean for run in runs]
+
     def minus(self, other: Place) -> Difference | None:
-        """Paired within a record. Two parts were trained apart, so theirs are independent."""
+        """Paired within a record, by seed between two records that have enough of them; two
+        trainings under one seed share no more than their classes, and count as independent."""
         if self.record is other.record and self.round == other.round:
             name = self.pool.name
             return reading.difference(self.record, self.method, other.method, self.round, name)
+        if reading.intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
+            pairs = zip(self._by_seed(), other._by_seed(), strict=True)
+            found = metrics.over_seeds([a - b for a, b in pairs])
+            return None if found is None else Difference(found)
         a, b = self.score, other.score
         if a is None or b is None:
             return None
         return Difference(Score(a.mean - b.mean, math.hypot(a.ci, b.ci), min(a.n, b.n)))
 
 
+SAME = {"resnet12 of width 64": "ResNet-12", "conv4 of width 64": "Conv-4"}  # in the paper's words
 Places = dict[tuple[paper.Row, paper.Column], Place]
 
 
@@ -161,11 +171,19 @@ def agreement(
             theirs = a.cells[at].mean - b.cells[at].mean
             if one is None or other is None or a.dataset != b.dataset or theirs == 0:
                 continue
+            if _doubtful(a.cells[at]) or _doubtful(b.cells[at]):
+                continue
             ours = one.minus(other)
             if ours is not None and ours.clear:
                 clear += 1
                 same += ours.ahead == (theirs > 0)
     return same, clear
+
+
+def _doubtful(cell: paper.Cell) -> bool:
+    """Whether the paper prints another value elsewhere, or has put this one in the wrong place."""
+    known = paper.faults()
+    return any(known[fault].kind in ("value", "columns") for fault in cell.faults)
 
 
 def order_sentence(collection: Collection, table: PaperTable) -> str:
@@ -243,7 +261,8 @@ def _caption(collection: Collection, table: PaperTable, places: Places) -> str:
         what = "training shapes" if sweep else "methods"
         parts.append(
             f"Same order: of all pairs of {what} whose difference is clear of zero in ours, those "
-            "that the paper puts in the same order. " + order_sentence(collection, table)
+            "that the paper puts in the same order; cells whose value in the paper is in doubt do "
+            "not count. " + order_sentence(collection, table)
         )
     if not sweep:
         parts.append(
@@ -260,7 +279,7 @@ def _differs(records: Sequence[Record], table: PaperTable) -> str:
     told = [f"Ours: {listing(_unique(record.sentence for record in records))}"]
     told[0] += "" if told[0].endswith(".") else "."
     pairs = (
-        ("Backbone", [captions.backbone(r) for r in records], table.backbone),
+        ("Backbone", [SAME.get(b, b) for b in map(captions.backbone, records)], table.backbone),
         (
             "Training in each round",
             [captions.length(r.config["schedule"]) for r in records if "schedule" in r.config],

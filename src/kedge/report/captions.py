@@ -25,9 +25,9 @@ PARTS = (
     "where theirs do not overlap, and as open where they do."
 )
 COST_ROUNDS = (
-    "Training time of each round (mean over seeds), its highest memory (on the CPU, of the process "
-    "so far) and what the method has to keep of each class that is behind it. A dash stands for "
-    "nothing."
+    "Time of each round with all that it needs (mean over seeds), its highest memory (on the CPU, "
+    "of the whole process) and what the method has to keep of each class that is behind it. A dash "
+    "stands for nothing."
 )
 
 
@@ -120,8 +120,8 @@ def cost(record: Record) -> str:
     if len(record.seeds) > 1:
         over += ", mean over seeds"
     return (
-        f"Training time {over}; the highest memory of the process so far, which earlier training "
-        "may have set; and what the method has to keep of each class that is behind it. "
+        f"Training time {over}; the highest memory while it trained (on the CPU, of the whole "
+        "process); and what the method has to keep of each class that is behind it. "
         "A dash stands for nothing."
     )
 

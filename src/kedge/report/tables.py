@@ -101,10 +101,10 @@ def differences_table(record: Record) -> Table | None:
 
 
 def metrics_table(record: Record) -> Table | None:
-    """Each method's rounds in five numbers; only with several rounds."""
+    """Each method's rounds in five numbers."""
     round = reading.final_round(record)
     unseen = reading.unseen_pools(record, round)
-    if len(reading.incremental_rounds(record)) < 2 or not reading.matrix_pools(record):
+    if round == 0 or len(reading.methods_after(record, round)) < 2:
         return None
     pool = next((p for p in unseen if p.first_shape), None)
     rows = []
