@@ -20,14 +20,16 @@ from torch import Tensor
 import kedge.experiment
 import kedge.records
 from kedge import durable
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, to_dict
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig, to_dict
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
+from kedge.methods import parse_method
 from kedge.model import Model
 from kedge.pools import Benchmark
 from kedge.protocols import protocol
 from kedge.records import Record, Run
 from kedge.step import Task, TrainStep
+from kedge.training import train_round
 
 TINY = Experiment(
     protocol="drawings",
@@ -486,6 +488,20 @@ def test_the_fisher_information_grows_from_round_to_round(grown: tuple[Path, Rec
         assert all((value >= before.get(key, 0)).all() for key, value in kept.items())
         assert any((value > before.get(key, 0)).any() for key, value in kept.items())
         before = kept
+
+
+@pytest.mark.parametrize("method", [EIML, EWC])
+def test_a_round_goes_on_from_model_and_memory_of_the_round_before(
+    grown: tuple[Path, Record], benchmark: Benchmark, method: str
+) -> None:
+    folder, record = grown
+    before = Model.load(of_method(folder, method) / "round-2" / "model.kedge")
+    config = TrainConfig(FEW.episode, QUICK, 0)
+    chosen, given = parse_method(method), benchmark.delivery(3)
+    made = train_round(before, given, chosen, config, memory=memory(folder, method, 2))
+    assert made.model.fingerprint == weights(folder, method, 3)
+    other = train_round(before, given, chosen, config, memory=memory(folder, method, 1))
+    assert other.model.fingerprint != weights(folder, method, 3), "an older memory would differ"
 
 
 def test_what_is_kept_is_counted(grown: tuple[Path, Record], benchmark: Benchmark) -> None:

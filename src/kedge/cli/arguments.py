@@ -1,11 +1,15 @@
-"""Arguments that several commands share."""
+"""What several commands share: arguments, and a way to say something."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import Console
 from tyro.conf import arg
+
+from kedge.config import Count
+from kedge.errors import KedgeError
 
 Data = Annotated[
     str,
@@ -38,3 +42,20 @@ Shape = Annotated[
     int | tuple[int, int] | None,
     arg(metavar="N [MOST]", help_behavior_hint="(default: as in the first round)"),
 ]
+
+
+def as_count(option: str, text: str) -> Count:
+    """'5' → 5, '3-8' → (3, 8)."""
+    parts = text.split("-")
+    if len(parts) > 2 or not all(part.isdecimal() for part in parts):
+        raise KedgeError(f"{option}: '{text}' must be a number, or a range such as 3-8.")
+    return int(text) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
+
+
+def as_text(count: Count) -> str:
+    return str(count) if isinstance(count, int) else f"{count[0]}-{count[1]}"
+
+
+def say(console: Console, text: str) -> None:
+    """As it is: a path may hold what rich would take for markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
