@@ -494,7 +494,7 @@ def test_the_fisher_information_grows_from_round_to_round(grown: tuple[Path, Rec
 def test_a_round_goes_on_from_model_and_memory_of_the_round_before(
     grown: tuple[Path, Record], benchmark: Benchmark, method: str
 ) -> None:
-    folder, record = grown
+    folder, _ = grown
     before = Model.load(of_method(folder, method) / "round-2" / "model.kedge")
     config = TrainConfig(FEW.episode, QUICK, 0)
     chosen, given = parse_method(method), benchmark.delivery(3)
