@@ -23,11 +23,10 @@ def run_recipe(recipe: Recipe, base: Experiment, folder: str | Path) -> tuple[Co
     folders = Collection.folders_of(recipe.name, experiments)
     for experiment in experiments.values():
         check(experiment)
-    records = {}
-    for part, experiment in experiments.items():
-        records[part] = run_experiment(experiment, folder / folders[part])
-        if part:
-            write_report(records[part], folder / folders[part])
+    records = {
+        part: run_experiment(experiment, folder / folders[part])
+        for part, experiment in experiments.items()
+    }
     collection = Collection(recipe.name, recipe.title, recipe.paper, records)
     collection.save_index(folder)
     return collection, write_collection(collection, folder)

@@ -153,6 +153,9 @@ def check(experiment: Experiment) -> None:
     with torch.device("meta"):
         build_backbone(experiment.backbone, table.n_channels, table.image_size)
         build_head(experiment.head, 1)
+    for method in map(parse_method, experiment.methods):
+        if method.alignment is not None:
+            method.alignment.check(experiment.update_episode)
     for round in range(benchmark.n_rounds):
         delivery = benchmark.delivery(round)
         shape = experiment.update_episode if round else experiment.episode
@@ -346,6 +349,8 @@ class _Seed:
         if set(own.classes) <= set(model.classes):
             path = self._place(method, round) / "places.safetensors"
             save_tensors(path, {"places": places(model, own)}, {"classes": own.classes})
+        if round == 0 or not (self._place(BASE, 0) / "places.safetensors").exists():
+            return {}, ()  # the base of an early version has none
         names: list[str] = []
         then, now = [], []
         for t in range(round):
@@ -355,7 +360,7 @@ class _Seed:
                 then.append(load_tensors(path, "list of places")[1]["places"])
                 now.append(places(model, pool))
                 names += pool.classes
-        return anchor_drift(names, torch.cat(then), torch.cat(now), then[0]) if then else ({}, ())
+        return anchor_drift(names, torch.cat(then), torch.cat(now), then[0])
 
     def _kept_bytes(self, method: Method, round: int, model: Model) -> float:
         """What the method has to keep of each class behind it to do its next round."""

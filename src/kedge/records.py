@@ -154,14 +154,7 @@ class Record:
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise KedgeError(f"{path}: no record here; 'kedge bench' writes one.") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise KedgeError(f"{path}: not a readable kedge record ({error}).") from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise KedgeError(f"{path}: not a kedge record of format {FORMAT}.")
+        data = _content(Path(path), "record")
         try:
             return cls.from_dict(data)
         except (KeyError, TypeError, ValueError) as error:
@@ -217,14 +210,7 @@ class Collection:
     @classmethod
     def load(cls, folder: str | Path) -> Collection:
         path = Path(folder) / INDEX
-        try:
-            index = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise KedgeError(f"{path}: no recipe here; 'kedge bench' writes one.") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise KedgeError(f"{path}: not a readable list of records ({error}).") from None
-        if not isinstance(index, dict) or index.get("format") != FORMAT:
-            raise KedgeError(f"{path}: not a list of kedge records of format {FORMAT}.")
+        index = _content(path, "recipe")
         name, title, paper = (index.get(key) for key in ("name", "title", "paper"))
         folders = index.get("parts")
         if not (
@@ -242,6 +228,18 @@ class Collection:
             part: Record.load(path.parent / sub / "record.json") for part, sub in folders.items()
         }
         return cls(name, title, paper, parts)
+
+
+def _content(path: Path, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise KedgeError(f"{path}: no {what} here; 'kedge bench' writes one.") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise KedgeError(f"{path}: not a readable kedge {what} ({error}).") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise KedgeError(f"{path}: not a kedge {what} of format {FORMAT}.")
+    return data
 
 
 def load_run(path: Path) -> Run:

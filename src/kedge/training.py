@@ -80,6 +80,8 @@ def train_round(
     pool = training_pool(method, delivery)
     check_pool(pool, config.episode)
     check_pool(delivery.val, config.episode)
+    if method.alignment is not None:
+        method.alignment.check(config.episode)
     student = replace(
         start,
         embedding=copy.deepcopy(start.embedding).requires_grad_(True),

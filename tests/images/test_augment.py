@@ -149,7 +149,7 @@ def test_the_same_draw_gives_the_same_pixels() -> None:
     for noise in range(2):
         torch.manual_seed(noise)
         drawn = draw_augmentation(generator("augment", 0, 1, 2), 3, 5, SIZE)
-        results.append(augment(batch, drawn[2]))
+        results.append(augment(batch, drawn.of(2, 5)))
     assert torch.equal(*results)
     other = draw_augmentation(generator("augment", 0, 1, 3), 3, 5, SIZE)
     assert not torch.equal(augment(batch, other[2]), results[0])

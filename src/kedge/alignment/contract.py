@@ -58,6 +58,10 @@ class Alignment(ABC):
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
         """Mean over the images; the method's λ is applied by the caller."""
 
+    def check(self, shape: EpisodeShape) -> None:
+        """Refuse what cannot work with episodes of this shape, before anything is trained."""
+        return
+
     def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
         """How many anchors a step is held against; 0 if it does not use them."""
         return 0

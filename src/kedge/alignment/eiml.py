@@ -46,6 +46,13 @@ class ExemplarIncrementalMetaLearning(Alignment):
         known = self.choice in ("random", "nearest")
         require(known, "EIML: choice must be 'random' or 'nearest'.")
 
+    def check(self, shape: EpisodeShape) -> None:
+        require(
+            self.exemplars > shape.shots[1],
+            f"EIML: {self.exemplars} exemplars of each class are too few for old tasks of "
+            f"{shape.shots[1]} shots and at least 1 query: keep more exemplars, or lower --n-shot.",
+        )
+
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
         require(sight.rehearsal is not None, "EIML needs old tasks, and there are none.")
         assert sight.rehearsal is not None
