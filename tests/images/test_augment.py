@@ -152,7 +152,7 @@ def test_the_same_draw_gives_the_same_pixels() -> None:
         results.append(augment(batch, drawn.of(2, 5)))
     assert torch.equal(*results)
     other = draw_augmentation(generator("augment", 0, 1, 3), 3, 5, SIZE)
-    assert not torch.equal(augment(batch, other[2]), results[0])
+    assert not torch.equal(augment(batch, other.of(2, 5)), results[0])
 
 
 def test_every_crop_both_sides_and_all_factors_are_drawn() -> None:
