@@ -93,7 +93,9 @@ def place_names(
         taken.append(Box(box.x0 - pad, box.y0 - pad, box.x1 + pad, box.y1 + pad))
         offset = ((box.x0 + box.x1) / 2 - at[0], (box.y0 + box.y1) / 2 - at[1])
         note.set_position((offset[0] / scale, offset[1] / scale))
-        if distance > LINE_FROM:
+        centre = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
+        unclear = not only_if_free and _doubtful(axes, centre, at, points)
+        if distance > LINE_FROM or unclear:
             axes.annotate(
                 "", (point.x, point.y), xytext=(offset[0] / scale, offset[1] / scale),
                 textcoords="offset points", zorder=1,
@@ -165,6 +167,15 @@ def _along(axes: Axes, path: Path, scale: float) -> list[Box]:
             x, y = x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps
             boxes.append(Box(x - scale, y - scale, x + scale, y + scale))
     return boxes
+
+
+def _doubtful(
+    axes: Axes, centre: tuple[float, float], own: Sequence[float], points: Sequence[Point]
+) -> bool:
+    """Whether a name stands about as near to another point as to its own."""
+    far = 1.3 * math.dist(centre, own)
+    places = (axes.transData.transform((p.x, p.y)).tolist() for p in points)
+    return any(place != own and math.dist(centre, place) < far for place in places)
 
 
 def _shape(axes: Axes, point: Point, scale: float) -> list[Box]:
