@@ -52,7 +52,7 @@ class Head(nn.Module, ABC):
     def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
         """The representatives that a round learns, as they start: one for each class that it
         trains on, from all its images. Asked for only if the head `learns_rows`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say how its rows start.")
 
     @abstractmethod
     def anchors(

@@ -276,8 +276,8 @@ def _caption(collection: Collection, table: PaperTable, places: Places) -> str:
 def _differs(records: Sequence[Record], table: PaperTable) -> str:
     """What is not the same as in the paper, so that nobody takes the two for one experiment."""
     setting = paper.setting()
-    told = [f"Ours: {listing(_unique(record.sentence for record in records))}"]
-    told[0] += "" if told[0].endswith(".") else "."
+    about = [f"{record.sentence.removesuffix('.')}." for record in records]
+    told = [f"Ours: {' '.join(_unique(about))}"]
     pairs = (
         ("Backbone", [SAME.get(b, b) for b in map(captions.backbone, records)], table.backbone),
         (

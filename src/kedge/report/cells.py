@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kedge.config import counted as written
 from kedge.evaluation import Score
 from kedge.records import PoolInfo, Record
 from kedge.report import reading
-from kedge.report.layout import AHEAD, BEHIND, Cell, Column
+from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Row
 from kedge.report.notation import NONE, counted, margin, number, signed
 
 
@@ -21,6 +21,15 @@ def score_cell(
         return Cell(NONE, muted=True)
     shown, around = number(score.mean, digits=digits), margin(score, digits=digits)
     return Cell(shown, around, strong=strong, muted=muted)
+
+
+def score_row(record: Record, method: str, round: int, winners: Mapping[str, Sequence[str]]) -> Row:
+    """A method on every pool for which `winners` names the best, those in bold."""
+    cells = (
+        score_cell(reading.score(record, method, round, pool), strong=method in best)
+        for pool, best in winners.items()
+    )
+    return Row(method, tuple(cells), muted=reading.is_reference(method))
 
 
 def measure_cell(

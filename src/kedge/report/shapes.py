@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kedge.evaluation import Score
 from kedge.records import Record
 from kedge.report import captions, reading
-from kedge.report.cells import score_cell, shape_columns
+from kedge.report.cells import score_cell, score_row, shape_columns
 from kedge.report.layout import Cell, Row, Section, Table
 from kedge.report.notation import number, place
 
@@ -20,20 +20,8 @@ def shapes_table(record: Record) -> Table | None:
     if len(pools) < 2:
         return None
     winners = {pool.name: reading.best(record, round, pool.name) for pool in pools}
-    rows = tuple(
-        Row(
-            method,
-            tuple(
-                score_cell(
-                    reading.score(record, method, round, pool.name),
-                    strong=method in winners[pool.name],
-                )
-                for pool in pools
-            ),
-            muted=reading.is_reference(method),
-        )
-        for method in reading.methods_after(record, round)
-    )
+    methods = reading.methods_after(record, round)
+    rows = tuple(score_row(record, method, round, winners) for method in methods)
     return Table(
         key="shapes",
         title="Tested at other ways and shots",

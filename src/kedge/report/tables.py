@@ -14,6 +14,7 @@ from kedge.report.cells import (
     measure_cell,
     pool_columns,
     score_cell,
+    score_row,
 )
 from kedge.report.layout import Cell, Column, Row, Section, Table
 from kedge.report.notation import NONE, duration, number, place, size
@@ -38,20 +39,7 @@ def accuracy_table(record: Record, round: int) -> Table:
     pools = reading.table_pools(record, round)
     winners = {pool.name: reading.best(record, round, pool.name) for pool in pools}
     methods = reading.methods_after(record, round)
-    rows = {
-        method: Row(
-            method,
-            tuple(
-                score_cell(
-                    reading.score(record, method, round, pool.name),
-                    strong=method in winners[pool.name],
-                )
-                for pool in pools
-            ),
-            muted=reading.is_reference(method),
-        )
-        for method in methods
-    }
+    rows = {method: score_row(record, method, round, winners) for method in methods}
     parts = (
         [rows[m] for m in methods if reading.family(m) == reading.BASE],
         [rows[m] for m in methods if not reading.is_reference(m)],
