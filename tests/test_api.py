@@ -15,7 +15,7 @@ from torch import Tensor
 from kedge import api
 from kedge.config import EpisodeShape, Schedule
 from kedge.errors import KedgeError
-from kedge.images.readers import open_images
+from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.model import Model
 

@@ -18,7 +18,7 @@ from kedge import api
 from kedge.config import EpisodeShape, Schedule
 from kedge.durable import load_tensors, save_tensors
 from kedge.errors import KedgeError
-from kedge.images.readers import open_images
+from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.model import Model, _checksum
 from kedge.pools import whole

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kedge.evaluation import Score as Score
     from kedge.experiment import Experiment as Experiment
     from kedge.experiment import run_experiment as run_experiment
-    from kedge.images.readers import open_images as open_images
+    from kedge.images.sources import open_images as open_images
     from kedge.images.table import ImageTable as ImageTable
     from kedge.model import Classifier as Classifier
     from kedge.model import Model as Model
@@ -31,7 +31,7 @@ _HOME = {
     "update": "kedge.api",
     "remember": "kedge.api",
     "evaluate": "kedge.api",
-    "open_images": "kedge.images.readers",
+    "open_images": "kedge.images.sources",
     "ImageTable": "kedge.images.table",
     "Model": "kedge.model",
     "Classifier": "kedge.model",

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Bool
+from torch import Tensor, nn
 
-from kedge import evaluation
+from kedge import evaluation, progress
 from kedge.alignment import ALIGNMENTS, Memory
 from kedge.config import (
     OWN_IMAGES,
@@ -27,17 +29,16 @@ from kedge.config import (
 )
 from kedge.episodes import check_pool
 from kedge.evaluation import Score
-from kedge.images.readers import open_images
+from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import CUSTOM, Model, ModelConfig, new_model
 from kedge.pools import Delivery, Pool, whole
-from kedge.progress import task
 from kedge.seeding import generator, torch_seed
 from kedge.step import default_device
 from kedge.training import train_round
 
-Images = ImageTable | str | Path
+Images = Any  # whatever `open_images` takes: a path, a table, arrays, a data set
 FIVE_WAY_FIVE_SHOT = EpisodeShape()
 
 
@@ -55,9 +56,13 @@ def train(
     seed: int = 0,
     checkpoint: str | Path | None = None,
 ) -> Model:
-    """Round 0: a model from the first images. With a checkpoint, a stopped call can be repeated."""
+    """Round 0: a model from the first images. With a checkpoint, a stopped call can be repeated.
+
+    Images are a path, a table, a pair of arrays (images, labels), or a data set: see `open_images`.
+    Where they come split, the part "train" is trained on and "test" is left alone.
+    """
     config = TrainConfig(episode, schedule, seed)
-    table = _open(images, image_size, None)
+    table, apart = _to_train_on(open_images(images, image_size))
     height, width_px = table.images.shape[2:]
     require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
     module = backbone if isinstance(backbone, nn.Module) else None
@@ -65,7 +70,7 @@ def train(
     shape = ModelConfig(
         described, HeadConfig(head, temperature), table.n_channels, table.image_size
     )
-    delivery = deliver(table, config, 0, _validation(val, table))
+    delivery = deliver(table, config, 0, _validation(val, table) or apart)
     start = new_model(shape, delivery.new, torch_seed("weights", seed), module)
     return _round(start, delivery, Method("base", "new"), config, checkpoint, table)
 
@@ -93,10 +98,9 @@ def update(
         f"{' or '.join(ALIGNMENTS)}.",
     )
     config = TrainConfig(episode, schedule, seed)
-    table = _open(images, model.config.image_size, model.config.n_channels)
-    model.check_images(table)
+    table, apart = _to_train_on(model.open(images))
     round = model.lineage[-1].round + 1
-    delivery = deliver(table, config, round, _validation(val, table))
+    delivery = deliver(table, config, round, _validation(val, table) or apart)
     return _round(model, delivery, chosen, config, checkpoint, table, memory)
 
 
@@ -116,8 +120,7 @@ def remember(
     chosen = parse_method(method)
     if chosen.alignment is None:
         return {}
-    table = _open(images, model.config.image_size, model.config.n_channels)
-    model.check_images(table)
+    table, _ = _to_train_on(model.open(images))
     missing = [name for name in table.classes if name not in model.classes]
     require(
         not missing,
@@ -140,8 +143,7 @@ def evaluate(
     """How well the model tells these classes apart from a few examples of each, in per cent."""
     require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
-    table = _open(images, model.config.image_size, model.config.n_channels)
-    model.check_images(table)
+    table = to_test_on(model.open(images))
     test = evaluation.Trial("test", whole("test", table), episode)
     on_device = model.to(default_device())
     return Score.of(evaluation.evaluate(on_device, [test], n_episodes, seed)["test"])
@@ -196,7 +198,7 @@ def _round(
     path = None if checkpoint is None else Path(checkpoint)
     total = config.schedule.epochs * config.schedule.episodes
     start = start.to(default_device())
-    with task(f"round {delivery.round}: training episodes", total) as tick:
+    with progress.task(f"round {delivery.round}: training episodes", total) as tick:
         model = train_round(start, delivery, method, config, path, tick, memory).model
     # Classes that only validated were delivered too: the model shall know them.
     rest = [name for name in table.classes if name not in delivery.new.classes]
@@ -205,16 +207,38 @@ def _round(
     return replace(model, classes=order, anchors=model.anchors_of(order)).to("cpu")
 
 
-def _open(images: Images, image_size: int | None, n_channels: int | None) -> ImageTable:
-    if isinstance(images, ImageTable):
-        return images
-    return open_images(images, image_size, n_channels)
+def to_test_on(table: ImageTable) -> ImageTable:
+    """The part "test" of images that come split, otherwise all of them."""
+    if "test" not in table.parts:
+        return table
+    progress.note(f"{table.source}: of its parts, test is used")
+    return _some(table, table.in_part("test"))
+
+
+def _to_train_on(table: ImageTable) -> tuple[ImageTable, ImageTable | None]:
+    """The part "train" of images that come split, and what of "val" has classes of its own."""
+    if "train" not in table.parts:
+        return table, None
+    training = _some(table, table.in_part("train"))
+    known = torch.tensor([name in training.classes for name in table.classes])
+    others = table.in_part("val") & ~known[table.labels]
+    validates = bool(others.any())
+    progress.note(
+        f"{table.source}: of its parts, train is trained on"
+        + (" and val validates" if validates else "")
+    )
+    return training, _some(table, others) if validates else None
+
+
+def _some(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
+    """Images that are no longer parts of a whole."""
+    return replace(table.only(chosen.nonzero().flatten()), parts=(), part=None)
 
 
 def _validation(val: Images | None, table: ImageTable) -> ImageTable | None:
     if val is None:
         return None
-    opened = _open(val, table.image_size, table.n_channels)
+    opened = open_images(val, table.image_size, table.n_channels)
     theirs, ours = ("×".join(map(str, t.images.shape[1:])) for t in (opened, table))
     require(
         theirs == ours,

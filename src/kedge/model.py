@@ -29,7 +29,7 @@ from kedge.durable import digest, load_tensors, save_tensors, under
 from kedge.errors import KedgeError
 from kedge.heads import Head, build_head
 from kedge.images.augment import plain
-from kedge.images.readers import open_images
+from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.pools import Pool
 from kedge.progress import Tick, silent, task
@@ -162,12 +162,10 @@ class Model:
         parts = (("embedding", self.embedding), ("head", self.head))
         return {f"{p}.{k}": v for p, module in parts for k, v in module.named_parameters()}
 
-    def classifier(self, support: ImageTable | Mapping[str, Any] | str | Path) -> Classifier:
-        """Learn any classes from any number of examples: a folder of class folders, a table, or
-        uint8 images by class name."""
-        table = self.open(support) if isinstance(support, str | Path) else support
-        table = table if isinstance(table, ImageTable) else _table(table)
-        self.check_images(table)
+    def classifier(self, support: Any) -> Classifier:
+        """Learn any classes from any number of examples: a folder of class folders, a table,
+        images by class name, or whatever else `open_images` takes."""
+        table = self.open(support)
         if int(table.counts.min()) == 0:
             empty = table.classes[int(table.counts.argmin())]
             raise KedgeError(f"{table.source}: class '{empty}' has no example.")
@@ -178,9 +176,11 @@ class Model:
         with torch.no_grad():
             return Classifier(self, table.classes, self.head.fit(padded, present))
 
-    def open(self, source: str | Path) -> ImageTable:
-        """Images from disk, brought to the size that this model takes."""
-        return open_images(source, self.config.image_size, self.config.n_channels)
+    def open(self, source: Any) -> ImageTable:
+        """Images from wherever they are, brought to the size that this model takes."""
+        table = open_images(source, self.config.image_size, self.config.n_channels)
+        self.check_images(table)
+        return table
 
     def check_images(self, table: ImageTable) -> None:
         want = (self.config.n_channels, self.config.image_size, self.config.image_size)
@@ -311,10 +311,3 @@ def _n_features(embedding: Embedding, config: ModelConfig) -> int:
     if features.ndim != 2:
         raise KedgeError(f"The backbone gives {features.ndim} dimensions; it must give (b, d).")
     return int(features.shape[1])
-
-
-def _table(support: Mapping[str, Any]) -> ImageTable:
-    require(len(support) > 0, "The support has no class; give some examples of each.")
-    stacks: Sequence[Tensor] = [torch.as_tensor(images) for images in support.values()]
-    labels = [i for i, stack in enumerate(stacks) for _ in stack]
-    return ImageTable.build(torch.cat(list(stacks)), labels, tuple(support), "support images")

@@ -7,9 +7,10 @@ that no test ever shows an image that was trained on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 from kedge.errors import EntitlementError
 from kedge.images.table import ImageTable
 from kedge.seeding import generator
+
+TRAINED = "train"  # the part of the data that is trained on where another one is held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +69,8 @@ def union(name: str, pools: Sequence[Pool]) -> Pool:
 
 def alone(*pools: Pool) -> list[Pool]:
     """The same pools on a table that holds their images and no other."""
-    table = pools[0].table
     rows = torch.cat([pool.rows for pool in pools]).sort().values
-    kept, labels = table.labels[rows].unique(return_inverse=True)
-    classes = tuple(table.classes[i] for i in kept.tolist())
-    part = ImageTable(table.images[rows], labels, classes, table.source)
+    part = pools[0].table.only(rows)
     return [
         replace(
             pool, table=part, class_rows=tuple(torch.searchsorted(rows, r) for r in pool.class_rows)
@@ -87,7 +87,18 @@ class Split:
     rounds: tuple[tuple[str, ...], ...]  # round 0 is the base
     val: tuple[str, ...]
     unseen: dict[str, tuple[str, ...]]  # pool name → classes
-    held_out: int  # images of each trained class that are kept for testing
+    held_out: int | str  # of each trained class for testing: so many images, or a part of the data
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Split:
+        """As a record holds it."""
+        return cls(
+            seed=saved["seed"],
+            rounds=tuple(map(tuple, saved["rounds"])),
+            val=tuple(saved["val"]),
+            unseen={name: tuple(classes) for name, classes in saved["unseen"].items()},
+            held_out=saved["held_out"],
+        )
 
 
 @dataclass(frozen=True)
@@ -153,9 +164,10 @@ class Benchmark:
 
     def _part(self, name: str, *, held_out: bool) -> Int64[Tensor, " images"]:
         """The images of a class that are held out for testing, or those that are trained on."""
-        rows = self.table.rows_of(name)
+        rows, n = self.table.rows_of(name), self.split.held_out
+        if isinstance(n, str):
+            return rows[self.table.in_part(n if held_out else TRAINED)[rows]]
         order = generator("held out", self.split.seed, name).permutation(len(rows))
-        n = self.split.held_out
         chosen = order[:n] if held_out else order[n:]
         return rows[torch.from_numpy(np.sort(chosen))]
 

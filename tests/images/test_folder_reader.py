@@ -13,7 +13,7 @@ from PIL import Image, features
 from kedge import progress
 from kedge.errors import KedgeError
 from kedge.images.drawings import load_drawings
-from kedge.images.readers import open_images
+from kedge.images.sources import open_images
 
 # Dark at the left, bright at the right: shows whether an image was turned, cropped or clipped.
 RAMP = np.tile(np.linspace(0, 255, 32).astype(np.uint8), (32, 1))
@@ -259,10 +259,13 @@ def test_brackets_in_names_are_shown_as_they_are(
     assert str(folder / name / "b].png") in capsys.readouterr().err
 
 
-def test_class_of_which_nothing_can_be_read_is_named(folder: Path) -> None:
+def test_class_of_which_nothing_can_be_read_is_named_and_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "bat" / "good.png").write_bytes(b"")
-    with pytest.raises(KedgeError, match=r"bat: no image of this class could be read"):
-        open_images(folder)
+    with progress.display():
+        assert open_images(folder).classes == ("ant",)
+    assert "of 1 classes no image could be read, they are left out: bat" in capsys.readouterr().err
 
 
 def test_nothing_that_can_be_read(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def main() -> None:
     except KedgeError as error:
         sys.exit(f"kedge: {error}")
     except KeyboardInterrupt:
-        trains = sys.argv[1:2] in (["bench"], ["train"], ["update"])
-        said = "stopped; the same command continues from here" if trains else "stopped"
+        goes_on = sys.argv[1:2] in (["bench"], ["train"], ["update"]) or sys.argv[2:3] == ["pack"]
+        said = "stopped; the same command continues from here" if goes_on else "stopped"
         print(f"kedge: {said}.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # whoever read our output has enough of it
@@ -47,9 +47,11 @@ def _parse(args: list[str]) -> Any:
     if args == ["--version"]:
         print(f"kedge {__version__}")
         sys.exit()
-    if args and args[0] in COMMANDS:
-        kind: Any = COMMANDS[args.pop(0)]
-        prog, about = f"kedge {kind.__name__.lower()}", _filled(kind)
+    words = 2 if " ".join(args[:2]) in COMMANDS else 1
+    if (name := " ".join(args[:words])) in COMMANDS:
+        kind: Any = COMMANDS[name]
+        del args[:words]
+        prog, about = f"kedge {name}", _filled(kind)
         if hasattr(kind, "default"):
             read = partial(
                 tyro.cli, kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,)
@@ -60,14 +62,21 @@ def _parse(args: list[str]) -> Any:
             again = parsed.name != start.name
             return read(default=kind.default([parsed.name])) if again else parsed
     else:
-        lines = {name: (kind.__doc__ or "").split("\n")[0] for name, kind in COMMANDS.items()}
+        group = f"{name} " if any(known.startswith(f"{name} ") for known in COMMANDS) else ""
+        del args[: bool(group)]
+        lines = {
+            known.removeprefix(group): (kind, (kind.__doc__ or "").split("\n")[0])
+            for known, kind in COMMANDS.items()
+            if known.startswith(group)
+        }
         kind = Union[  # noqa: UP007
             tuple(
-                Annotated[kind, subcommand(name, description=lines[name])]
-                for name, kind in COMMANDS.items()
+                Annotated[kind, subcommand(known, description=line)]
+                for known, (kind, line) in lines.items()
             )
         ]
-        prog, about = "kedge", "Few-shot image classifiers that keep getting better."
+        prog = f"kedge {group}".rstrip()
+        about = "Few-shot image classifiers that keep getting better."
     return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
 
 

@@ -15,8 +15,8 @@ Data = Annotated[
     str,
     arg(
         metavar="DATA",
-        help="A folder with one sub-folder of images per class, a packed image file, or "
-        "'drawings' for the embedded ones.",
+        help="A folder with one sub-folder of images per class, a data set in another form that "
+        "'kedge data inspect' knows, a packed image file, or 'drawings' for the embedded ones.",
     ),
 ]
 Validation = Annotated[

@@ -5,6 +5,7 @@ and `kedge paper` answer at once.
 """
 
 from kedge.cli.bench import Bench, Paper, Recipes, Report
+from kedge.cli.data import Inspect, Pack
 from kedge.cli.models import Evaluate, Predict, Train, Update
 
 COMMANDS = {
@@ -13,6 +14,8 @@ COMMANDS = {
     "update": Update,
     "evaluate": Evaluate,
     "predict": Predict,
+    "data inspect": Inspect,
+    "data pack": Pack,
     "report": Report,
     "recipes": Recipes,
     "paper": Paper,

@@ -174,7 +174,7 @@ class Evaluate:
 
         model = Model.load(self.model)
         with progress.display():
-            table = model.open(self.data)
+            table = api.to_test_on(model.open(self.data))
             score = api.evaluate(
                 model, table, episode=self.episode, n_episodes=self.n_episodes, seed=self.seed
             )
@@ -218,12 +218,18 @@ class Predict:
 
     def run(self, console: Console) -> None:
         from kedge import progress
-        from kedge.images.readers.folder import images_in, read_files
+        from kedge.images.pictures import looks_like_image
+        from kedge.images.sources import read_files
+        from kedge.images.trees import FolderTree
         from kedge.model import Model
 
         model = Model.load(self.model)
         size, channels = model.config.image_size, model.config.n_channels
-        files = [f for path in self.images for f in (images_in(path) if path.is_dir() else [path])]
+        files: list[Path] = []
+        for path in self.images:
+            inside = FolderTree(path).names if path.is_dir() else ()
+            files += [path / name for name in inside if looks_like_image(name)]
+            files += [] if path.is_dir() else [path]
         for file in files:
             if not file.is_file():
                 raise KedgeError(f"{file}: no such image.")

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from kedge.durable import digest, load_tensors, save_tensors
+from kedge.durable import load_tensors, save_tensors
 from kedge.errors import KedgeError
 
 STORE_FORMAT = "kedge-images-1"
@@ -31,6 +32,9 @@ class ImageTable:
     labels: Int64[Tensor, " n"]
     classes: tuple[str, ...]
     source: str
+    parts: tuple[str, ...] = ()  # of the split that the images came with: "train", "val", "test"
+    part: UInt8[Tensor, " n"] | None = None  # of each image, where there are parts
+    checksum: str = ""  # of the file it was loaded from; `fingerprint` where it was not
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -44,6 +48,12 @@ class ImageTable:
         expected = torch.repeat_interleave(torch.arange(len(self.classes)), self.counts)
         if int(self.counts.sum()) != len(self) or not torch.equal(self.labels, expected):
             raise KedgeError(f"{self.source}: labels must be sorted and within the classes.")
+        if bool(self.parts) != (self.part is not None):
+            raise KedgeError(f"{self.source}: parts of a split need names, and images in them.")
+        if self.part is not None and (
+            self.part.shape != self.labels.shape or int(self.part.max()) >= len(self.parts)
+        ):
+            raise KedgeError(f"{self.source}: every image must be in one part of the split.")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -75,6 +85,19 @@ class ImageTable:
         except KeyError:
             raise KedgeError(f"{self.source}: there is no class named '{name}' here.") from None
         return torch.arange(first, end)
+
+    def in_part(self, name: str) -> Bool[Tensor, " n"]:
+        """Which images are in a part of the split."""
+        if self.part is None or name not in self.parts:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return self.part == self.parts.index(name)
+
+    def only(self, rows: Int64[Tensor, " rows"]) -> ImageTable:
+        """Some of the images (rows ascending), with the classes that they are of, in memory."""
+        kept, labels = self.labels[rows].unique(return_inverse=True)
+        classes = tuple(self.classes[i] for i in kept.tolist())
+        part = None if self.part is None else self.part[rows]
+        return ImageTable(self.images[rows], labels, classes, self.source, self.parts, part)
 
     @classmethod
     def build(
@@ -110,8 +133,12 @@ class ImageTable:
             "classes": self.classes,
             "source": self.source,
             "fingerprint": self.fingerprint,
+            "parts": self.parts,
         }
-        save_tensors(Path(path), {"images": self.images, "labels": self.labels}, about)
+        tensors = {"images": self.images, "labels": self.labels}
+        if self.part is not None:
+            tensors["part"] = self.part
+        save_tensors(Path(path), tensors, about)
 
     @classmethod
     def load(cls, path: str | Path) -> ImageTable:
@@ -120,12 +147,44 @@ class ImageTable:
         if about.get("format") != STORE_FORMAT:
             raise KedgeError(f"{path}: not a packed image file of format {STORE_FORMAT}.")
         try:
-            return cls(tensors["images"], tensors["labels"], tuple(about["classes"]), str(path))
+            return cls(
+                tensors["images"],
+                tensors["labels"],
+                _names(about["classes"]),
+                str(path),
+                _names(about.get("parts", [])),
+                tensors.get("part"),
+                str(about["fingerprint"]),
+            )
         except (KeyError, TypeError) as error:
             raise KedgeError(f"{path}: this packed image file lacks {error}.") from None
 
     @cached_property
     def fingerprint(self) -> str:
         """Of pixels, labels and names: a stopped run must be continued on the same data."""
-        names = hashlib.sha256(json.dumps(self.classes).encode()).hexdigest()
-        return f"{digest({'images': self.images, 'labels': self.labels})[:16]}-{names[:16]}"
+        if self.checksum:
+            return self.checksum
+        pixels = self.images.contiguous().flatten().numpy().data
+        return fingerprint_of(tuple(self.images.shape), [pixels], self.labels, self.classes)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise TypeError("names of classes")
+    return tuple(given)
+
+
+def fingerprint_of(
+    shape: tuple[int, ...],
+    blocks: Iterable[bytes | memoryview],
+    labels: Int64[Tensor, " n"],
+    classes: Sequence[str],
+) -> str:
+    """The blocks hold all pixels of all images, one after the other."""
+    sha = hashlib.sha256(f"images {torch.uint8} {shape}".encode())
+    for block in blocks:
+        sha.update(block)
+    sha.update(f"labels {labels.dtype} {tuple(labels.shape)}".encode())
+    sha.update(labels.contiguous().view(torch.uint8).numpy().data)
+    names = hashlib.sha256(json.dumps(classes).encode()).hexdigest()
+    return f"{sha.hexdigest()[:16]}-{names[:16]}"

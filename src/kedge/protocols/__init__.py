@@ -4,14 +4,20 @@ A new one is a `Protocol` in a file of this folder, and one line in `PROTOCOLS`.
 """
 
 from kedge.errors import KedgeError
+from kedge.protocols.cifar_fs import CIFAR_FS
 from kedge.protocols.contract import Protocol
 from kedge.protocols.drawings import DRAWINGS
 from kedge.protocols.folder import FOLDER
 from kedge.protocols.imagenet import IMAGENET
+from kedge.protocols.omniglot import OMNIGLOT
+from kedge.protocols.tiny_imagenet import TINY_IMAGENET
 
 __all__ = ["PROTOCOLS", "Protocol", "protocol"]
 
-PROTOCOLS = {each.name: each for each in (*DRAWINGS, *IMAGENET, *FOLDER)}
+PROTOCOLS = {
+    each.name: each
+    for each in (*DRAWINGS, *IMAGENET, *TINY_IMAGENET, *CIFAR_FS, *OMNIGLOT, *FOLDER)
+}
 
 
 def protocol(name: str) -> Protocol:

@@ -50,7 +50,7 @@ def dealt(names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, ...]]:
 
 
 def across(
-    seed: int, old: Sequence[str], new: Sequence[str], sizes: Sequence[int], held_out: int
+    seed: int, old: Sequence[str], new: Sequence[str], sizes: Sequence[int], held_out: int | str
 ) -> Split:
     """From one domain to another; `sizes` of each: to train, to validate, unseen."""
     (trained_old, val_old, unseen_old) = dealt(old, sizes)

@@ -1,37 +1,31 @@
-"""From what lies on disk to an ImageTable. One file per format; detection is here."""
+"""From what lies on disk to a catalogue of pictures. One file per format; detection is here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from kedge.errors import KedgeError
-from kedge.images.drawings import load_drawings
-from kedge.images.readers.folder import read_folder
-from kedge.images.table import ImageTable
+from kedge.images.readers.contract import Catalogue, Reader, refuse_impostor
+from kedge.images.readers.folder import FolderReader
+from kedge.images.trees import tree_of
 
-EMBEDDED = {"drawings": load_drawings}
+# The first that recognises the files reads them: particular forms stand before general ones.
+READERS: tuple[Reader, ...] = (FolderReader(),)
 
 
-def open_images(
-    source: str | Path, image_size: int | None = None, n_channels: int | None = None
-) -> ImageTable:
-    """Images from a folder of class folders, a packed file, or the embedded `drawings`.
-
-    Folders are decoded to `image_size` and `n_channels`, which follow from the images if not
-    given. Packed images are as they are.
-    """
+def catalogue(source: str | Path) -> Catalogue:
+    """What is there, whatever its form."""
     path = Path(source)
-    if path.is_dir():
-        return read_folder(path, image_size, n_channels)
-    if path.is_file() or str(source) in EMBEDDED:
-        table = ImageTable.load(path) if path.is_file() else EMBEDDED[str(source)]()
-        if image_size not in (None, table.image_size):
-            raise KedgeError(
-                f"{source}: these images are packed at {table.image_size} px and cannot be "
-                f"brought to {image_size} px."
-            )
-        return table
+    if path.is_file():
+        refuse_impostor(path)
+    elif not path.is_dir():
+        raise KedgeError(f"{path}: nothing is there.")
+    tree = tree_of(path)
+    for reader in READERS:
+        if reader.recognises(tree):
+            return reader.read(tree)
+    what = "this folder holds" if path.is_dir() else "this is"
     raise KedgeError(
-        f"{path}: nothing is there; give a folder with one sub-folder of images per class, a "
-        f"packed image file, or one of the embedded sets ({', '.join(EMBEDDED)})."
+        f"{path}: {what} no form of images that kedge knows; expected one sub-folder per class "
+        "with images in it, or what 'kedge data inspect --help' lists."
     )

@@ -1,138 +1,102 @@
-"""`<class>/*`: one sub-folder per class, images of any type and size in it."""
+"""`<class>/*` and `{train,val,test}/<class>/*`: one sub-folder per class, any images in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections import Counter
 
-import numpy as np
-import torch
-from jaxtyping import UInt8
-from PIL import Image, ImageOps
-from torch import Tensor
-
-from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.table import ImageTable
+from kedge.images.pictures import looks_like_image
+from kedge.images.readers.contract import (
+    PART_NAMES,
+    Catalogue,
+    FilePictures,
+    Reader,
+    catalogued,
+)
+from kedge.images.trees import Tree
 
-LARGEST = 84  # px: the size chosen for photographs, as in the paper
-FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+BACKGROUND = ("background_google", "background", "_background_noise_", "clutter", "257.clutter")
 
 
-def read_folder(
-    folder: Path, image_size: int | None = None, n_channels: int | None = None
-) -> ImageTable:
-    """Decode every image; those that cannot be read are counted, named and left out."""
-    if image_size is not None and not 16 <= image_size <= 4096:
-        raise KedgeError(f"--image-size is {image_size}: it must be from 16 to 4096 px.")
-    for sub in folder.iterdir():
-        if not sub.name.isprintable() and "\udc80" <= max(sub.name) <= "\udcff":
-            raise KedgeError(f"{str(sub)!a}: this name is not UTF-8; rename the folder.")
-    by_class = {sub.name: images_in(sub) for sub in sorted(folder.iterdir()) if _visible(sub)}
-    by_class = {name: files for name, files in by_class.items() if files}
-    if not by_class:
-        raise KedgeError(
-            f"{folder}: no class was found; expected one sub-folder per class with images in it."
+class FolderReader(Reader):
+    form = "folders of classes"
+
+    def recognises(self, tree: Tree) -> bool:
+        return any("/" in name and looks_like_image(name) for name in tree.names)
+
+    def read(self, tree: Tree) -> Catalogue:
+        images = [name for name in tree.names if looks_like_image(name)]
+        prefix = _wrapper(images)
+        split = _split_folders(images, prefix)
+        names, classes, parts, loose = [], [], [], []
+        for image in images:
+            way = image[len(prefix) :].split("/")
+            part = PART_NAMES[way.pop(0).lower()] if split else ""
+            if len(way) < 2:
+                loose.append(image)
+                continue
+            names.append(image)
+            classes.append(way[0])
+            parts.append(part)
+        if not names:
+            raise KedgeError(
+                f"{tree.path}: no class was found; expected one sub-folder per class with images "
+                "in it."
+            )
+        return catalogued(
+            tree,
+            f"{self.form}, split in {', '.join(dict.fromkeys(parts))}" if split else self.form,
+            classes,
+            FilePictures(tree, names),
+            parts=parts if split else (),
+            remarks=_remarks(tree, prefix, split, set(classes), loose),
+            files=names,
         )
-    files = [file for of_class in by_class.values() for file in of_class]
-    labels = [i for i, of_class in enumerate(by_class.values()) for _ in of_class]
-    if image_size is None or n_channels is None:
-        size_seen, channels_seen = _look(files)
-        image_size, n_channels = image_size or size_seen, n_channels or channels_seen
-    pixels, unreadable = read_files(files, image_size, n_channels)
-    if unreadable:
-        bad = set(unreadable)
-        labels = [label for file, label in zip(files, labels, strict=True) if file not in bad]
-        progress.note(
-            f"{folder}: {len(bad)} of {len(files)} images could not be read and were left out, "
-            f"the first is {unreadable[0]}"
+
+
+def _wrapper(images: list[str]) -> str:
+    """Folders around the classes, such as the archive's own name: those that all images share,
+    as long as several folders remain below them."""
+    prefix = ""
+    while True:
+        ways = [image[len(prefix) :].split("/") for image in images]
+        if len({way[0] for way in ways}) > 1 or any(len(way) < 3 for way in ways):
+            return prefix
+        if ways[0][0].lower() in PART_NAMES or len({way[1] for way in ways}) < 2:
+            return prefix
+        prefix += f"{ways[0][0]}/"
+
+
+def _split_folders(images: list[str], prefix: str) -> bool:
+    """Whether the uppermost folders are parts of a split and not classes."""
+    ways = [image[len(prefix) :].split("/") for image in images]
+    tops = {way[0].lower() for way in ways if len(way) > 1}
+    return tops <= PART_NAMES.keys() and any(len(way) > 2 for way in ways)
+
+
+def _remarks(
+    tree: Tree, prefix: str, split: bool, classes: set[str], loose: list[str]
+) -> list[str]:
+    remarks = []
+    if loose:
+        remarks.append(
+            f"{len(loose)} images lie beside the class folders and were left out, the first is "
+            f"{loose[0]}"
         )
-    names = list(by_class)
-    empty = sorted(set(range(len(names))) - set(labels))
-    if empty:
-        raise KedgeError(f"{folder / names[empty[0]]}: no image of this class could be read.")
-    return ImageTable.build(pixels, labels, names, str(folder))
-
-
-def images_in(folder: Path) -> list[Path]:
-    """Files below a folder that look like images, in a fixed order; hidden ones do not count."""
-    if not folder.is_dir():
-        return []
-    endings = {e for e, format in Image.registered_extensions().items() if format in FORMATS}
-    return sorted(
-        file
-        for file in folder.rglob("*")
-        if file.suffix.lower() in endings
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    others = Counter(
+        name[len(prefix) :].split("/")[1 if split else 0]
+        for name in tree.names
+        if name.startswith(prefix) and name.count("/") > prefix.count("/") + split
     )
-
-
-def read_files(
-    files: Sequence[Path], image_size: int, n_channels: int
-) -> tuple[UInt8[Tensor, "n c h w"], list[Path]]:
-    """Decode in parallel; returns the images and the files that could not be read."""
-
-    def decode(file: Path) -> np.ndarray | None:
-        try:
-            return _decode(file, image_size, n_channels)
-        except Exception:  # a damaged file makes Pillow's decoders raise anything
-            return None
-
-    pixels = np.empty((len(files), n_channels, image_size, image_size), dtype=np.uint8)
-    unreadable: list[Path] = []
-    filled = 0
-    with ThreadPoolExecutor() as pool, progress.task("reading images", len(files)) as tick:
-        for file, image in zip(files, pool.map(decode, files), strict=True):
-            if image is None:
-                unreadable.append(file)
-            else:
-                pixels[filled] = image
-                filled += 1
-            tick(1)
-    if filled == 0:
-        raise KedgeError(f"{files[0]}: cannot be read as an image, nor can any other file.")
-    return torch.from_numpy(pixels[:filled]), unreadable
-
-
-def _decode(file: Path, image_size: int, n_channels: int) -> np.ndarray:
-    """The centre square, resized with antialiasing. Shape: channels, height, width."""
-    with Image.open(file, formats=FORMATS) as image:
-        upright = _upright(image)
-        if upright.mode.startswith("I;16"):  # 16 bit: Pillow would clip it instead of scaling
-            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-        if upright.has_transparency_data:  # what shows through is white, as on paper
-            upright = upright.convert("RGBA")
-            upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-        plain = upright.convert("RGB" if n_channels == 3 else "L")
-    if plain.size != (image_size, image_size):
-        plain = ImageOps.fit(plain, (image_size, image_size), Image.Resampling.BICUBIC)
-    pixels = np.asarray(plain)
-    return pixels.transpose(2, 0, 1) if n_channels == 3 else pixels[None]
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # the picture may be fine where what the camera wrote of it is not
-        return image
-
-
-def _look(files: Sequence[Path], most: int = 200) -> tuple[int, int]:
-    """Size and channels that suit the images: those of small ones are kept as they are."""
-    sides, grey = [], True
-    for file in files[:: max(1, len(files) // most)]:
-        try:
-            with Image.open(file, formats=FORMATS) as image:
-                sides.append(min(image.size))
-                grey = grey and (image.mode in ("1", "L", "LA") or image.mode.startswith("I;16"))
-        except Exception:  # counted when all of them are decoded
-            continue
-    if not sides:
-        raise KedgeError(f"{files[0].parent.parent}: none of the images could be read.")
-    return min(LARGEST, max(16, int(np.median(sides)))), 1 if grey else 3
-
-
-def _visible(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
+    empty = sorted(others.keys() - classes)
+    if empty:
+        remarks.append(
+            f"{len(empty)} folders hold no image and were left out, the first is '{empty[0]}'"
+        )
+    background = sorted(name for name in classes if name.lower() in BACKGROUND)
+    if background:
+        remarks.append(
+            f"'{background[0]}' looks like a background, which is no class: leave it out with "
+            f"--without {background[0]}"
+        )
+    return remarks

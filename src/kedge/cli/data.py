@@ -1,0 +1,218 @@
+"""Commands that say what images are there, and pack them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from kedge.cli.arguments import Data, say
+from kedge.errors import KedgeError
+
+if TYPE_CHECKING:
+    from kedge.images.examination import Examination
+    from kedge.images.readers.contract import Catalogue
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Say what images are there: classes, sizes, split, and what is wrong with them.
+
+    The form is found out from the files. Known are, as folders, in a .zip or .tar or as they are:
+
+    - CLASS/IMAGE and {train,val,test}/CLASS/IMAGE, images of any type and size
+    - a CSV or JSON Lines file of images and classes, Ravi's miniImageNet lists among them
+    - Parquet files of images, as Hugging Face has them
+    - miniImageNet: mini-imagenet-cache-*.pkl, miniImageNet_category_split_*.pickle
+    - tieredImageNet: *_images_png.pkl or *_images.npz with *_labels.pkl
+    - CIFAR-FS: CIFAR_FS_*.pickle, cifar100/data with its splits; CIFAR-100: cifar-100-python
+    - Omniglot: images_background and images_evaluation
+    - Tiny-ImageNet: tiny-imagenet-200
+    - what 'kedge data pack' wrote
+
+    Nothing is changed, and nothing that a file holds is ever run.
+    """
+
+    data: Positional[Data]
+    all: bool = False
+    """Decode every image, not 10,000 of them, to find each damaged one and each exact copy."""
+    format: Literal["table", "json"] = "table"
+    """A table for people, or one JSON object for programs."""
+
+    def run(self, console: Console) -> None:
+        from kedge import progress
+
+        with progress.display():
+            examination = _examined(self.data, self.all)
+        if self.format == "json":
+            print(json.dumps(asdict(examination), ensure_ascii=False, indent=1))
+        else:
+            _show(console, examination)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Decode all images once, into one file that every command takes as DATA.
+
+    The originals are only read. Images that cannot be read are counted, named and left out. A
+    stopped command continues when it is given again; when the file is there, it says so at once.
+    """
+
+    data: Positional[Data]
+    out: Annotated[
+        Path | None,
+        arg(
+            metavar="FILE",
+            help="The file to write; an existing one is never overwritten.",
+            help_behavior_hint="(default: NAME-SIZEpx.images in this folder)",
+        ),
+    ] = None
+    image_size: Annotated[
+        int | None,
+        arg(
+            metavar="PIXELS",
+            help="Side to which images are brought, with antialiasing.",
+            help_behavior_hint="(default: that of small images, 84 for large ones)",
+        ),
+    ] = None
+    channels: Annotated[
+        Literal["grey", "colour"] | None,
+        arg(help_behavior_hint="(default: grey if all are)"),
+    ] = None
+    """Whether to pack grey or colour images."""
+    fit: Literal["crop", "stretch"] = "crop"
+    """Of an image that is not square: the square in its middle, or all of it, straightened."""
+    without: Annotated[
+        tuple[str, ...],
+        arg(
+            metavar="CLASS ...",
+            help="Classes to leave out, such as BACKGROUND_Google.",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = ()
+
+    def run(self, console: Console) -> None:
+        from kedge import progress
+        from kedge.images.decoding import suited
+        from kedge.images.readers import catalogue
+        from kedge.images.sources import EMBEDDED, is_store
+        from kedge.images.store import pack
+
+        path = Path(self.data)
+        if is_store(path) or (self.data in EMBEDDED and not path.exists()):
+            raise KedgeError(f"{self.data}: these images are packed already.")
+        with progress.display():
+            found = _without(catalogue(path), self.without)
+            channels = {None: None, "grey": 1, "colour": 3}[self.channels]
+            look = suited(found, self.image_size, channels, self.fit)
+            out = self.out or Path(f"{_stem(path)}-{look.image_size}px.images")
+            there = out.exists()
+            table = pack(found, look, out)
+        remarks = _about(out).get("remarks", [])
+        for remark in remarks if isinstance(remarks, list) else []:
+            print(f"kedge: {remark}.", file=sys.stderr)
+        size = out.stat().st_size
+        say(
+            console,
+            f"{out}: {len(table):,} images of {len(table.classes):,} classes, "
+            f"{table.n_channels}×{table.image_size}×{table.image_size}, {size / 1e6:,.0f} MB"
+            + (", packed before" if there else ""),
+        )
+
+
+def _stem(path: Path) -> str:
+    name = path.resolve().name
+    for ending in (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".parquet", ".csv"):
+        if name.lower().endswith(ending):
+            return name[: -len(ending)]
+    return name or "images"
+
+
+def _without(found: Catalogue, names: tuple[str, ...]) -> Catalogue:
+    unknown = [name for name in names if name not in found.classes]
+    if unknown:
+        raise KedgeError(f"--without: {found.path} has no class '{unknown[0]}'.")
+    return found.only(set(found.classes) - set(names)) if names else found
+
+
+def _about(path: Path) -> dict[str, object]:
+    from kedge.durable import load_tensors
+
+    return load_tensors(path, "packed image file")[0]
+
+
+def _examined(data: str, everything: bool) -> Examination:
+    from kedge.images.examination import examine, examine_table
+    from kedge.images.readers import catalogue
+    from kedge.images.sources import is_store, open_images
+
+    path = Path(data)
+    if path.is_file() and is_store(path):
+        return examine_table(open_images(path), _about(path), path.stat().st_size)
+    if path.exists():
+        return examine(catalogue(path), everything)
+    table = open_images(data)  # embedded, or a sentence that nothing is there
+    return examine_table(table, {}, table.images.numel())
+
+
+def _show(console: Console, found: Examination) -> None:
+    say(console, f"{found.path}: {found.form}")
+    rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    rows.add_row("  classes", f"{found.n_classes:,}")
+    rows.add_row("  images", f"{found.n_images:,}")
+    rows.add_row("  per class", escape(_per_class(found)))
+    rows.add_row("  size", _sizes(found))
+    rows.add_row("  split", escape(_split(found)))
+    look, colour = found.look, "grey" if found.look.n_channels == 1 else "colour"
+    packed = f"{look.image_size} px, {colour}{', inverted' if look.inverted else ''}"
+    rows.add_row("  packed", f"{packed}: {found.n_bytes / 1e6:,.0f} MB")
+    console.print(rows)
+    seen = (
+        "all images were looked at"
+        if found.n_seen >= found.n_images
+        else f"{found.n_seen:,} of the images were looked at, --all looks at each"
+    )
+    if not found.remarks:
+        say(console, f"  Nothing is wrong with it ({seen}).")
+        return
+    say(console, f"  What is wrong with it, or worth knowing ({seen}):")
+    for remark in found.remarks:
+        say(console, f"  - {remark}.")
+
+
+def _per_class(found: Examination) -> str:
+    if found.least == found.most:
+        return f"{found.least:,}, all alike"
+    median = f"{found.median:,.1f}".removesuffix(".0")
+    return (
+        f"least {found.least:,} ({found.smallest_class}), median {median}, "
+        f"most {found.most:,} ({found.largest_class})"
+    )
+
+
+def _sizes(found: Examination) -> str:
+    if len(found.sizes) == 1:
+        return f"{next(iter(found.sizes))} px"
+    if not found.sizes:
+        return "none could be read"
+    sides = [tuple(map(int, size.split("×"))) for size in found.sizes]
+    low, high = (f"{pick(w for w, _ in sides)}×{pick(h for _, h in sides)}" for pick in (min, max))
+    return (
+        f"from {low} to {high} px, {len(found.sizes)} sizes, most often {next(iter(found.sizes))}"
+    )
+
+
+def _split(found: Examination) -> str:
+    if not found.parts:
+        return "none"
+    return ", ".join(
+        f"{part.name} {part.n_images:,} images of {part.n_classes:,} classes"
+        for part in found.parts
+    )

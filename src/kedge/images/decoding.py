@@ -1,0 +1,187 @@
+"""All pictures of a catalogue to pixels, in parallel, over whatever damage there is."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+
+from kedge import progress
+from kedge.errors import KedgeError
+from kedge.images.pictures import (
+    Look,
+    Measured,
+    Picture,
+    decode,
+    huge_ones_without_warning,
+    measure,
+)
+from kedge.images.readers.contract import Catalogue, Pictures
+from kedge.images.table import ImageTable
+
+CHUNK = 64  # pictures that a worker decodes at a time
+LARGEST = 84  # px: the size chosen for photographs, as in the paper
+A_FEW = 200  # pictures are looked at to choose size and channels
+NAMED = 20  # unreadable pictures are named, more are counted
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A chunk: the pictures that could be read, and what the matter is with the others."""
+
+    numbers: Int64[np.ndarray, " good"]  # of pictures in the catalogue
+    pixels: UInt8[np.ndarray, "good c h w"]
+    unreadable: dict[int, str]  # number → reason
+
+
+def suited(
+    catalogue: Catalogue,
+    image_size: int | None = None,
+    n_channels: int | None = None,
+    fit: Literal["crop", "stretch"] = "crop",
+) -> Look:
+    """Size and channels that suit the pictures, where they are not given: those of small pictures
+    are kept as they are."""
+    if image_size is not None and not 16 <= image_size <= 4096:
+        raise KedgeError(f"--image-size is {image_size}: it must be from 16 to 4096 px.")
+    image_size = image_size or catalogue.image_size
+    if image_size is None or n_channels is None:
+        seen = [look for look in measured(catalogue, A_FEW) if isinstance(look, Measured)]
+        if not seen:
+            raise KedgeError(f"{catalogue.path}: none of the images could be read.")
+        side = int(np.median([min(look.width, look.height) for look in seen]))
+        image_size = image_size or min(LARGEST, max(16, side))
+        n_channels = n_channels or (1 if all(look.grey for look in seen) else 3)
+    return Look(image_size, n_channels, fit, catalogue.inverted)
+
+
+def measured(catalogue: Catalogue, most: int) -> Iterator[Measured | None]:
+    """Of some pictures, spread evenly; None of those that are no pictures."""
+    numbers = spread(len(catalogue), most)
+    with huge_ones_without_warning():
+        for picture in catalogue.pictures.fetch(numbers):
+            try:
+                yield measure(picture)
+            except Exception:  # a damaged file makes Pillow's decoders raise anything
+                yield None
+
+
+def spread(n: int, most: int) -> list[int]:
+    """So many numbers below n at most, evenly spread."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64)).tolist()
+
+
+def decoded(pictures: Pictures, look: Look, chunks: Sequence[int]) -> Iterator[Decoded]:
+    """These chunks of the pictures, one after the other. Few are in memory at a time."""
+    workers = max(2, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 4
+    waiting: deque[Future[Decoded]] = deque()
+    with huge_ones_without_warning(), ThreadPoolExecutor(workers) as pool:
+        try:
+            for chunk in chunks:
+                numbers = range(chunk * CHUNK, min((chunk + 1) * CHUNK, len(pictures)))
+                fetched = list(pictures.fetch(numbers))
+                waiting.append(pool.submit(_decode_some, numbers, fetched, look))
+                if len(waiting) > workers + 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def n_chunks(pictures: Pictures) -> int:
+    return -(-len(pictures) // CHUNK)
+
+
+def _decode_some(numbers: range, pictures: Sequence[Picture], look: Look) -> Decoded:
+    side = look.image_size
+    pixels = np.empty((len(numbers), look.n_channels, side, side), dtype=np.uint8)
+    good, unreadable = [], {}
+    for number, picture in zip(numbers, pictures, strict=True):
+        try:
+            pixels[len(good)] = decode(picture, look)
+            good.append(number)
+        except Exception as error:  # as above
+            reason = str(error) if isinstance(error, ValueError) else "no image, or damaged"
+            unreadable[number] = reason if len(reason) < 100 else "no image, or damaged"
+    return Decoded(np.array(good, dtype=np.int64), pixels[: len(good)], unreadable)
+
+
+def rows_by_class(catalogue: Catalogue) -> Int64[np.ndarray, " n"]:
+    """Picture → row of the table in which all images of a class stand together."""
+    rows = np.empty(len(catalogue), dtype=np.int64)
+    rows[np.argsort(catalogue.labels, kind="stable")] = np.arange(len(catalogue))
+    return rows
+
+
+def in_memory(catalogue: Catalogue, look: Look) -> ImageTable:
+    """All of it. Pictures that cannot be read are counted, named and left out."""
+    rows, side = rows_by_class(catalogue), look.image_size
+    pixels = np.empty((len(catalogue), look.n_channels, side, side), dtype=np.uint8)
+    unreadable: dict[int, str] = {}
+    with progress.task("reading images", len(catalogue)) as tick:
+        for chunk in decoded(catalogue.pictures, look, range(n_chunks(catalogue.pictures))):
+            pixels[rows[chunk.numbers]] = chunk.pixels
+            unreadable |= chunk.unreadable
+            tick(len(chunk.numbers) + len(chunk.unreadable))
+    kept = Kept.of(catalogue, unreadable)
+    for remark in kept.remarks:
+        progress.note(f"{catalogue.path}: {remark}")
+    if unreadable:
+        pixels = pixels[kept.rows]
+    return ImageTable(
+        torch.from_numpy(pixels),
+        torch.from_numpy(kept.labels),
+        kept.classes,
+        str(catalogue.path),
+        catalogue.parts,
+        torch.from_numpy(kept.part) if catalogue.parts else None,
+    )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What of a catalogue could be read, in the order of the table."""
+
+    rows: Int64[np.ndarray, " good"]  # of the table that has a place for every picture
+    labels: Int64[np.ndarray, " good"]
+    part: UInt8[np.ndarray, " parts"]
+    classes: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, catalogue: Catalogue, unreadable: dict[int, str]) -> Kept:
+        order = np.argsort(catalogue.labels, kind="stable")
+        good = ~np.isin(order, list(unreadable))
+        if not good.any():
+            first, reason = next(iter(unreadable.items()))
+            raise KedgeError(
+                f"{catalogue.pictures.name(first)}: cannot be read as an image ({reason}), nor "
+                "can any other."
+            )
+        numbers = order[good]
+        there, labels = np.unique(catalogue.labels[numbers], return_inverse=True)
+        classes = tuple(catalogue.classes[i] for i in there)
+        remarks = []
+        if unreadable:
+            first = min(unreadable)
+            remarks.append(
+                f"{len(unreadable)} of {len(catalogue)} images could not be read and were left "
+                f"out, the first is {catalogue.pictures.name(first)} ({unreadable[first]})"
+            )
+        lost = [name for name in catalogue.classes if name not in set(classes)]
+        if lost:
+            remarks.append(
+                f"of {len(lost)} classes no image could be read, they are left out: "
+                f"{', '.join(lost[:5])}{', …' if len(lost) > 5 else ''}"
+            )
+        part = catalogue.part[numbers] if catalogue.parts else catalogue.part
+        return cls(np.flatnonzero(good), labels.reshape(-1), part, classes, tuple(remarks))

@@ -1,0 +1,250 @@
+"""What `kedge data inspect` says of images: how many of what, and what is wrong with them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kedge import progress
+from kedge.errors import KedgeError
+from kedge.images.decoding import CHUNK, spread, suited
+from kedge.images.pictures import (
+    Look,
+    Measured,
+    Picture,
+    decode,
+    huge_ones_without_warning,
+    measure,
+)
+from kedge.images.readers.contract import HELD_OUT, Catalogue
+from kedge.images.store import Packing, twins_remark
+from kedge.images.table import ImageTable, fingerprint_of
+
+MOST = 10_000  # images are decoded unless all shall be
+ENOUGH = 20  # images of a class: 5 shots and 15 queries
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the split that images come with."""
+
+    name: str
+    n_images: int
+    n_classes: int
+    n_shared: int  # classes that an earlier part has too
+
+
+@dataclass(frozen=True)
+class Examination:
+    path: str
+    form: str
+    n_images: int
+    n_classes: int
+    least: int  # images of a class
+    median: float
+    most: int
+    smallest_class: str
+    largest_class: str
+    sizes: dict[str, int]  # "64×64" → how many of those that were looked at
+    modes: dict[str, int]  # Pillow's names
+    look: Look  # to which they would be brought, or were
+    n_bytes: int  # packed
+    n_seen: int  # images that were decoded
+    parts: tuple[Part, ...] = ()
+    remarks: tuple[str, ...] = field(default=())  # what is wrong
+
+
+@dataclass(frozen=True)
+class _Seen:
+    measured: Measured | None
+    mark: bytes
+    readable: bool
+
+
+def examine(catalogue: Catalogue, everything: bool = False) -> Examination:
+    """Decode some of the images, or all, and say what is there."""
+    look = suited(catalogue)
+    numbers = spread(len(catalogue), len(catalogue) if everything else MOST)
+    seen = _look_at(catalogue, numbers, look)
+    known = [each.measured for each in seen if each.measured is not None]
+    counts = catalogue.counts
+    parts = _parts(catalogue)
+    return Examination(
+        str(catalogue.path),
+        catalogue.form,
+        len(catalogue),
+        len(catalogue.classes),
+        *_spread_of(counts, catalogue.classes),
+        sizes=_counted(f"{each.width}×{each.height}" for each in known),
+        modes=_counted(each.mode for each in known),
+        look=look,
+        n_bytes=Packing(catalogue, look).n_bytes,
+        n_seen=len(seen),
+        parts=parts,
+        remarks=(
+            *catalogue.remarks,
+            *_of_parts(parts),
+            *_of_counts(counts, catalogue.classes),
+            *_of_images(catalogue, numbers, seen),
+        ),
+    )
+
+
+def examine_table(table: ImageTable, about: dict[str, Any], n_bytes: int) -> Examination:
+    """Of images that are packed: what was wrong with them, and whether they are still whole."""
+    _, channels, high, wide = table.images.shape
+    block = max(1, (1 << 23) // max(1, channels * high * wide))
+    blocks = (piece.numpy().tobytes() for piece in table.images.split(block))
+    now = fingerprint_of(tuple(table.images.shape), blocks, table.labels, table.classes)
+    whole = now == table.fingerprint
+    changed = "the checksum does not fit: the file was changed or damaged, pack it again"
+    counts, remarks = table.counts.numpy(), about.get("remarks")
+    return Examination(
+        table.source,
+        f"packed images of {about['source']}" if "source" in about else "packed images",
+        len(table),
+        len(table.classes),
+        *_spread_of(counts, table.classes),
+        sizes={f"{wide}×{high}": len(table)},
+        modes={"RGB" if channels == 3 else "L": len(table)},
+        look=Look(high, channels),
+        n_bytes=n_bytes,
+        n_seen=len(table),
+        parts=_parts(table),
+        remarks=(
+            *(() if whole else (changed,)),
+            *(map(str, remarks) if isinstance(remarks, list) else ()),
+            *_of_counts(counts, table.classes),
+        ),
+    )
+
+
+def _look_at(catalogue: Catalogue, numbers: list[int], look: Look) -> list[_Seen]:
+    def some(pictures: list[Picture]) -> list[_Seen]:
+        return [_one(picture, look) for picture in pictures]
+
+    seen: list[_Seen] = []
+    workers = os.cpu_count() or 2
+    step = CHUNK * workers
+    with (
+        huge_ones_without_warning(),
+        ThreadPoolExecutor(workers) as pool,
+        progress.task("looking at images", len(numbers)) as tick,
+    ):
+        for start in range(0, len(numbers), step):
+            fetched = list(catalogue.pictures.fetch(numbers[start : start + step]))
+            chunks = [fetched[i : i + CHUNK] for i in range(0, len(fetched), CHUNK)]
+            for chunk in pool.map(some, chunks):
+                seen += chunk
+            tick(len(fetched))
+    return seen
+
+
+def _one(picture: Picture, look: Look) -> _Seen:
+    try:
+        if isinstance(picture, Path):
+            picture = picture.read_bytes()
+        content = picture if isinstance(picture, bytes) else np.ascontiguousarray(picture).data
+        mark = hashlib.blake2b(content, digest_size=16).digest()
+        measured = measure(picture)
+    except Exception:  # a damaged file makes Pillow's decoders raise anything
+        return _Seen(None, b"", False)
+    try:
+        decode(picture, look)
+    except Exception:
+        return _Seen(measured, mark, False)
+    return _Seen(measured, mark, True)
+
+
+def _spread_of(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
+    if len(counts) == 0:
+        raise KedgeError("There is no class here.")
+    low, high = int(counts.argmin()), int(counts.argmax())
+    median = float(np.median(counts))
+    return int(counts[low]), median, int(counts[high]), classes[low], classes[high]
+
+
+def _parts(images: Catalogue | ImageTable) -> tuple[Part, ...]:
+    labels, part = np.asarray(images.labels), np.asarray(images.part)
+    found: list[Part] = []
+    before: set[int] = set()
+    for i, name in enumerate(images.parts):
+        of_part = labels[part == i]
+        there = set(np.unique(of_part).tolist())
+        found.append(Part(name, len(of_part), len(there), len(there & before)))
+        before |= there
+    return tuple(found)
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(values).most_common())
+
+
+def _of_parts(parts: tuple[Part, ...]) -> list[str]:
+    shared = [part for part in parts if part.n_shared and part.name != HELD_OUT]
+    return [
+        f"{part.n_shared} of the {part.n_classes} classes of {part.name} are in an earlier part "
+        "too: this split is by image and not by class, so it cannot test on unseen classes; kedge's "
+        "protocols put the parts together and split by class"
+        for part in shared
+    ]
+
+
+def _of_counts(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
+    few = np.flatnonzero(counts < ENOUGH)
+    if len(few) == 0:
+        return []
+    fewest = few[counts[few].argmin()]
+    return [
+        f"{len(few)} classes have fewer than {ENOUGH} images, which 5 shots and 15 queries need; "
+        f"the fewest has '{classes[fewest]}' ({counts[fewest]}): lower --n-shot or --n-query, or "
+        "leave them out"
+    ]
+
+
+def _of_images(catalogue: Catalogue, numbers: list[int], seen: list[_Seen]) -> list[str]:
+    remarks = []
+    bad = [number for number, each in zip(numbers, seen, strict=True) if not each.readable]
+    if bad:
+        remarks.append(
+            f"{len(bad)} of {len(seen)} images cannot be read and will be left out, the first is "
+            f"{catalogue.pictures.name(bad[0])}"
+        )
+    twins = Counter(
+        int(catalogue.labels[number])
+        for number, first in zip(numbers, _is_first(catalogue, numbers, seen), strict=True)
+        if not first
+    )
+    if twins:
+        label, _ = twins.most_common(1)[0]
+        remarks.append(twins_remark(twins.total(), len(twins), catalogue.classes[label]))
+    known = [each.measured for each in seen if each.measured is not None]
+    modes = _counted(each.mode for each in known)
+    if len(modes) > 1:
+        listed = ", ".join(f"{n} {mode}" for mode, n in modes.items())
+        remarks.append(f"images of several modes ({listed}): all are brought to the same")
+    turned = sum(each.turned for each in known)
+    if turned:
+        remarks.append(
+            f"{turned} photographs were taken with a turned camera: they are set upright"
+        )
+    return remarks
+
+
+def _is_first(catalogue: Catalogue, numbers: list[int], seen: list[_Seen]) -> list[bool]:
+    """Whether no image of the same class before has the same content."""
+    known: set[tuple[int, bytes]] = set()
+    first = []
+    for number, each in zip(numbers, seen, strict=True):
+        key = (int(catalogue.labels[number]), each.mark)
+        first.append(not each.mark or key not in known)
+        known.add(key)
+    return first

@@ -1,0 +1,144 @@
+"""One picture, as it lies on disk, to pixels. Knows nothing of PyTorch.
+
+A picture is encoded (a file, or the bytes of one) or an array of pixels already. Whatever its
+mode, size and orientation, it becomes uint8 of the shape that is asked for.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+Picture = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+MOST_PIXELS = 50_000_000  # more is not decoded: some files are made to fill the memory
+ORIENTATION = 0x0112  # the EXIF tag in which a camera says how it was turned
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What every picture is brought to."""
+
+    image_size: int  # px, of both sides
+    n_channels: int  # 1 or 3
+    fit: Literal["crop", "stretch"] = "crop"  # the centre square, or all of it, straight
+    inverted: bool = False  # dark on white becomes white on dark
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of a picture without decoding it."""
+
+    width: int
+    height: int
+    mode: str  # Pillow's name: RGB, L, P, CMYK, I;16 …
+    turned: bool  # by what the camera wrote
+
+    @property
+    def grey(self) -> bool:
+        return self.mode in ("1", "L", "LA", "I", "F") or self.mode.startswith("I;16")
+
+
+def decode(picture: Picture, look: Look) -> UInt8[np.ndarray, "c h w"]:
+    """Raises whatever Pillow raises where a picture is damaged, or ValueError where it is huge."""
+    side = (look.image_size, look.image_size)
+    with _opened(picture) as image:
+        twice = (2 * look.image_size, 2 * look.image_size)
+        image.draft(None, twice)  # a large JPEG is decoded at a fraction of its size at once
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"{image.width}×{image.height} px are too many")
+        plain = _plain(image).convert("RGB" if look.n_channels == 3 else "L")
+        turn = TURNS.get(_orientation(image))
+    if plain.size != side:
+        plain = plain.resize(side, Image.Resampling.BICUBIC, _box(plain, look.fit))
+    if turn is not None:  # of a square, so the small one can be turned as well as the large one
+        plain = plain.transpose(turn)
+    pixels = np.asarray(plain)
+    pixels = 255 - pixels if look.inverted else pixels
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None]
+
+
+def measure(picture: Picture) -> Measured:
+    """From the header alone."""
+    with _opened(picture) as image:
+        turned = isinstance(picture, Path | bytes) and _orientation(image) in TURNS
+        return Measured(image.width, image.height, image.mode, turned)
+
+
+@contextmanager
+def huge_ones_without_warning() -> Iterator[None]:
+    """Pillow warns of large images; here they are refused, reduced or counted instead."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+
+
+def looks_like_image(name: str) -> bool:
+    """By its ending, in capitals or not."""
+    dot = name.rfind(".")
+    return dot > 0 and name[dot:].lower() in _endings()
+
+
+def _endings() -> frozenset[str]:
+    global _known
+    if not _known:
+        registered = Image.registered_extensions().items()
+        _known = frozenset(ending for ending, format in registered if format in FORMATS)
+    return _known
+
+
+_known: frozenset[str] = frozenset()
+
+
+def _opened(picture: Picture) -> Image.Image:
+    if isinstance(picture, np.ndarray):
+        return Image.fromarray(np.ascontiguousarray(picture))
+    source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+    return Image.open(source, formats=FORMATS)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Without what a plain conversion would get wrong: depth, and transparency."""
+    if image.mode.startswith("I;16"):  # Pillow would clip it instead of scaling
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode == "I" and (deep := np.asarray(image)).max(initial=0) > 255:
+        return Image.fromarray((deep.clip(0, 65535) >> 8).astype(np.uint8))
+    if image.has_transparency_data:  # what shows through is white, as on paper
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # the picture may be fine where what the camera wrote of it is not
+        return 1
+
+
+def _box(image: Image.Image, fit: str) -> tuple[float, float, float, float]:
+    """The part of an image that is kept."""
+    wide, high = image.size
+    if fit == "stretch":
+        return 0.0, 0.0, float(wide), float(high)
+    side = min(wide, high)
+    left, top = (wide - side) / 2, (high - side) / 2
+    return left, top, left + side, top + side

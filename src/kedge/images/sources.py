@@ -1,0 +1,153 @@
+"""Images from wherever they are: any form on disk, a store, the embedded drawings, or memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from kedge import progress
+from kedge.errors import KedgeError
+from kedge.images.decoding import decoded, in_memory, n_chunks, suited
+from kedge.images.drawings import load_drawings
+from kedge.images.pictures import Look
+from kedge.images.readers import catalogue
+from kedge.images.readers.contract import Catalogue, FilePictures
+from kedge.images.store import Packing, pack
+from kedge.images.table import ImageTable
+from kedge.images.trees import FolderTree
+
+EMBEDDED = {"drawings": load_drawings}
+IN_MEMORY = 1 << 30  # bytes of pixels; more are packed into a file, and that is mapped
+WORTH_KEEPING = 1 << 26  # bytes of pixels
+
+
+def open_images(
+    source: Any,
+    image_size: int | None = None,
+    n_channels: int | None = None,
+    *,
+    classes: Collection[str] | None = None,
+    keep: bool = False,
+) -> ImageTable:
+    """Images as a table, brought to a size and channels, which follow from them if not given.
+
+    `source` is a path of any form that `kedge data inspect` knows, a packed file, or the name of
+    embedded images; or in memory: a pair of images and labels, a mapping from class names to
+    images, or a data set with `__len__` and `__getitem__` → (image, label).
+
+    Of `classes`, if given, alone. With `keep` a large set is packed once and found again by the
+    next call; otherwise nothing is left on the disk.
+    """
+    if isinstance(source, ImageTable):
+        return source
+    if not isinstance(source, str | Path):
+        from kedge.images.given import given_catalogue
+
+        found = given_catalogue(source)
+    elif (table := _ready(source)) is not None:
+        _check(table, image_size, n_channels)
+        return table if classes is None else _only(table, classes)
+    else:
+        found = catalogue(source)
+    if classes is not None:
+        found = found.only(classes)
+    return _decoded(found, suited(found, image_size, n_channels), keep)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a file begins as a safetensors file does: the header's length, then JSON."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(9)
+    except OSError:
+        return False
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 27
+
+
+def cache_folder() -> Path:
+    """Where stores are kept that nobody has given a name: $KEDGE_CACHE if it is set."""
+    if chosen := os.environ.get("KEDGE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kedge"
+
+
+def read_files(
+    files: Sequence[Path], image_size: int, n_channels: int
+) -> tuple[UInt8[Tensor, "n c h w"], list[Path]]:
+    """Images without classes; returns them and the files that could not be read."""
+    names = tuple(str(file) for file in files)
+    pictures = FilePictures(FolderTree(Path(), names), names)
+    good, bad = [], []
+    with progress.task("reading images", len(files)) as tick:
+        for chunk in decoded(pictures, Look(image_size, n_channels), range(n_chunks(pictures))):
+            good.append(torch.from_numpy(chunk.pixels))
+            bad += [files[i] for i in chunk.unreadable]
+            tick(len(chunk.numbers) + len(chunk.unreadable))
+    if len(bad) == len(files):
+        raise KedgeError(f"{files[0]}: cannot be read as an image, nor can any other file.")
+    return torch.cat(good), bad
+
+
+def _ready(source: str | Path) -> ImageTable | None:
+    """Images that need no decoding."""
+    path = Path(source)
+    if path.is_file() and is_store(path):
+        return ImageTable.load(path)
+    if not path.exists():
+        if str(source) in EMBEDDED:
+            return EMBEDDED[str(source)]()
+        raise KedgeError(
+            f"{path}: nothing is there; give a folder with one sub-folder of images per class, a "
+            "data set in another form that 'kedge data inspect --help' lists, a packed image "
+            f"file, or one of the embedded sets ({', '.join(EMBEDDED)})."
+        )
+    return None
+
+
+def _check(table: ImageTable, image_size: int | None, n_channels: int | None) -> None:
+    if image_size not in (None, table.image_size):
+        raise KedgeError(
+            f"{table.source}: these images are packed at {table.image_size} px and cannot be "
+            f"brought to {image_size} px; pack the originals with --image-size {image_size}."
+        )
+    if n_channels not in (None, table.n_channels):
+        kinds = {1: "grey", 3: "colour"}
+        raise KedgeError(
+            f"{table.source}: these images are packed in {kinds[table.n_channels]}, but "
+            f"{kinds.get(n_channels or 0, n_channels)} ones are needed."
+        )
+
+
+def _only(table: ImageTable, classes: Collection[str]) -> ImageTable:
+    kept = [name for name in table.classes if name in classes]
+    if len(kept) == len(table.classes):
+        return table
+    if not kept:
+        raise KedgeError(f"{table.source}: none of the classes that are needed is here.")
+    return table.only(torch.cat([table.rows_of(name) for name in kept]))
+
+
+def _decoded(found: Catalogue, look: Look, keep: bool) -> ImageTable:
+    packing = Packing(found, look)
+    if keep and packing.n_bytes > WORTH_KEEPING:
+        name = f"{found.path.resolve().name}-{look.image_size}px-{packing.key[:12]}.images"
+        out = cache_folder() / name
+        if not out.exists():
+            progress.note(
+                f"{found.path}: packed once into {out} ({packing.n_bytes / 1e9:.1f} GB), which "
+                "may be deleted at any time"
+            )
+        return pack(found, look, out)
+    for remark in found.remarks:
+        progress.note(f"{found.path}: {remark}")
+    if packing.n_bytes <= IN_MEMORY:
+        return in_memory(found, look)
+    with tempfile.TemporaryDirectory(prefix="kedge-") as folder:  # mapped, it outlives its name
+        return pack(found, look, Path(folder) / "images")
