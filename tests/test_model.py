@@ -270,9 +270,11 @@ def test_classifier_takes_a_table_and_any_classes(model: Model, second: Path) ->
     assert set(classifier.predict(support.images)) <= set(support.classes)
 
 
-def test_classifier_refuses_images_of_another_size(model: Model) -> None:
+def test_examples_are_brought_to_the_models_size_but_tables_are_not(model: Model) -> None:
+    large = torch.zeros(2, 3, 20, 20, dtype=torch.uint8)
+    assert model.classifier({"a": large}).classes == ("a",)
     with pytest.raises(KedgeError, match=r"3×20×20.*takes 1×16×16"):
-        model.classifier({"a": torch.zeros(2, 3, 20, 20, dtype=torch.uint8)})
+        model.classifier(ImageTable.build(large, [0, 0], ["a"]))
 
 
 def test_predict_refuses_images_of_another_size(model: Model, first: Path) -> None:

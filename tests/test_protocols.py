@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Benchmark, Delivery, Pool, Split, label, union, whole
-from kedge.protocols import PROTOCOLS, protocol
-from kedge.protocols.imagenet import imagenet_domains, official
+from kedge.protocols import PROTOCOLS, disk, protocol
+from kedge.protocols.cifar_fs import cifar_fs_lists
+from kedge.protocols.disk import opened
+from kedge.protocols.imagenet import imagenet_domains, official, tiny_imagenet_domains
 from kedge.training import train_round, training_pool
 
 ROUNDS = {
@@ -36,14 +40,27 @@ ROUNDS = {
     "tiered-imagenet": (176, 175),
     "domain-imagenet": (32, 32),
     "domain-imagenet-reverse": (32, 32),
+    "tiny-imagenet": (32, 32),
+    "tiny-imagenet-2-rounds": (32, 16, 16),
+    "tiny-imagenet-16-rounds": (5,) * 16,
+    "tiny-imagenet-domain": (32, 32),
+    "tiny-imagenet-domain-reverse": (32, 32),
+    "cifar-fs": (32, 32),
+    "omniglot": (432, 432),
     "folder": (139, 138),  # of 345 classes
 }
 OFFICIAL = {
     "mini-imagenet": "miniImageNet",
     "mini-imagenet-2-rounds": "miniImageNet",
     "tiered-imagenet": "tieredImageNet",
+    "cifar-fs": "CIFAR-FS",
 }
 ILSVRC = sorted(name for part in imagenet_domains().values() for name in part)
+TINY = sorted(name for part in tiny_imagenet_domains().values() for name in part)
+CHARACTERS = {
+    "train": [f"Alphabet {i // 33:02}/character{i % 33:02}" for i in range(964)],
+    "test": [f"Other {i // 33:02}/character{i % 33:02}" for i in range(659)],
+}
 
 
 def marked_table(classes: Sequence[str], per_class: int, size: tuple[int, int]) -> ImageTable:
@@ -52,6 +69,25 @@ def marked_table(classes: Sequence[str], per_class: int, size: tuple[int, int]) 
     pixels = torch.zeros(n, 1, *size, dtype=torch.uint8)
     pixels[:, 0, 0, :4] = torch.arange(n, dtype=torch.int32)[:, None].view(torch.uint8)
     return ImageTable.build(pixels, [i // per_class for i in range(n)], classes)
+
+
+def in_parts(table: ImageTable, parts: Sequence[str]) -> ImageTable:
+    """With the part of every image, in the order of the rows."""
+    names = tuple(dict.fromkeys(parts))
+    part = torch.tensor([names.index(each) for each in parts], dtype=torch.uint8)
+    return dataclasses.replace(table, parts=names, part=part)
+
+
+def by_class(parts: Mapping[str, Sequence[str]], per_class: int) -> ImageTable:
+    """A marked table of classes that are each in one part of the data."""
+    classes = sorted((name, part) for part, names in parts.items() for name in names)
+    table = marked_table([name for name, _ in classes], per_class, (1, 4))
+    return in_parts(table, [part for _, part in classes for _ in range(per_class)])
+
+
+def lists(name: str) -> dict[str, tuple[str, ...]]:
+    """The official ones of a data set."""
+    return dict(cifar_fs_lists()) if name == "CIFAR-FS" else official(name)
 
 
 def numbers(images: Tensor) -> list[int]:
@@ -66,19 +102,32 @@ def shown(pool: Pool, name: str | None = None) -> list[int]:
 
 
 @functools.cache
-def marked(of_imagenet: bool) -> ImageTable:
-    """All classes of ImageNet or of the drawings, each with 100 numbers for images."""
-    drawings = sorted(name for part in domains().values() for name in part)
-    return marked_table(ILSVRC if of_imagenet else drawings, 100, (1, 4))
+def marked(kind: str) -> ImageTable:
+    """All classes of a data set, each with 100 numbers for images, or 20."""
+    if kind == "omniglot":
+        return by_class(CHARACTERS, 20)
+    drawings = [name for part in domains().values() for name in part]
+    cifar = [name for part in cifar_fs_lists().values() for name in part]
+    kinds = {"drawings": drawings, "imagenet": ILSVRC, "tiny-imagenet": TINY, "cifar-fs": cifar}
+    return marked_table(sorted(kinds[kind]), 100, (1, 4))
+
+
+def table_of(name: str) -> ImageTable:
+    """Numbers for the images of a named benchmark."""
+    if name.startswith("tiny-imagenet"):
+        return marked("tiny-imagenet")
+    if "imagenet" in name:
+        return marked("imagenet")
+    return marked(name if name in ("cifar-fs", "omniglot") else "drawings")
 
 
 def split_of(name: str, seed: int) -> Split:
-    return protocol(name).draw(seed, marked("imagenet" in name))
+    return protocol(name).draw(seed, table_of(name))
 
 
 def marked_benchmark(name: str, seed: int) -> Benchmark:
     """A named benchmark whose images are replaced by numbers."""
-    return Benchmark(marked("imagenet" in name), split_of(name, seed))
+    return Benchmark(table_of(name), split_of(name, seed))
 
 
 @pytest.fixture(params=sorted(PROTOCOLS))
@@ -119,13 +168,17 @@ def test_roles_share_no_class(drawn: Benchmark) -> None:
         ("drawings-reverse", "manmade", "natural"),
         ("domain-imagenet", "natural", "manmade"),
         ("domain-imagenet-reverse", "manmade", "natural"),
+        ("tiny-imagenet-domain", "natural", "manmade"),
+        ("tiny-imagenet-domain-reverse", "manmade", "natural"),
     ],
 )
 def test_domain_benchmarks_go_from_one_domain_to_the_other(
     name: str, first: str, second: str, seed: int
 ) -> None:
     split = split_of(name, seed)
-    parts = imagenet_domains() if "imagenet" in name else domains()
+    parts = (
+        imagenet_domains() if "imagenet" in name else domains()
+    )  # Tiny-ImageNet's are among them
     old, new = (set(parts[domain]) for domain in (first, second))
     assert set(split.rounds[0]) <= old
     assert set(split.rounds[1]) <= new
@@ -138,15 +191,24 @@ def test_domain_benchmarks_go_from_one_domain_to_the_other(
 
 
 @pytest.mark.parametrize(
-    "name", ["drawings-random", "drawings-many", "drawings-2-rounds", "drawings-4-rounds"]
+    "name",
+    [
+        "drawings-random",
+        "drawings-many",
+        "drawings-2-rounds",
+        "drawings-4-rounds",
+        "tiny-imagenet",
+        "tiny-imagenet-2-rounds",
+        "tiny-imagenet-16-rounds",
+    ],
 )
 def test_random_benchmarks_mix_the_domains(name: str) -> None:
-    split = split_of(name, 0)
-    assert (len(split.val), len(split.unseen["unseen"])) == (16, 72)
-    natural = set(domains()["natural"])
+    split, tiny = split_of(name, 0), name.startswith("tiny")
+    assert (len(split.val), len(split.unseen["unseen"])) == (16, 20 if tiny else 72)
+    natural = set((tiny_imagenet_domains() if tiny else domains())["natural"])
     for role in (*split.rounds, split.val, split.unseen["unseen"]):
-        assert natural & set(role)
-        assert set(role) - natural
+        assert len(role) == 5 or natural & set(role)
+        assert len(role) == 5 or set(role) - natural
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -158,13 +220,20 @@ def test_a_seed_fixes_the_split_and_another_changes_it(name: str) -> None:
         if name in OFFICIAL:
             assert all(one == other for one, other in others)
             others = []
+        if name == "omniglot":
+            one, other = others.pop()
+            assert one == other == tuple(CHARACTERS["test"])
         roles = [*zip(a.rounds, b.rounds, strict=True), *others]
         assert all(set(one) != set(other) for one, other in roles)
 
 
 @pytest.mark.parametrize(
     ("one", "several"),
-    [("mini-imagenet", "mini-imagenet-2-rounds"), ("drawings-random", "drawings-2-rounds")],
+    [
+        ("mini-imagenet", "mini-imagenet-2-rounds"),
+        ("drawings-random", "drawings-2-rounds"),
+        ("tiny-imagenet", "tiny-imagenet-2-rounds"),
+    ],
 )
 def test_more_rounds_share_the_old_classes_and_divide_the_new_ones(one: str, several: str) -> None:
     a, b = split_of(one, 5), split_of(several, 5)
@@ -176,6 +245,40 @@ def test_a_seed_changes_which_images_are_held_out() -> None:
     a, b = (marked_benchmark("drawings", seed) for seed in (0, 1))
     name = min(set(a.split.rounds[0]) & set(b.split.rounds[0]))
     assert shown(a.test_pools(0)[0], name) != shown(b.test_pools(0)[0], name)
+
+
+GOLDEN = {  # of seed 0, and of the images that are trained on; they were made by the first version
+    "drawings": "b08b8dea94260d60",
+    "drawings-reverse": "c01442382252375e",
+    "drawings-random": "22bb2b962105d33c",
+    "drawings-many": "30a1d24459f423c3",
+    "drawings-2-rounds": "4df5fac9aa6239e2",
+    "drawings-4-rounds": "f46a2b2cacca64d3",
+    "mini-imagenet": "1f2e275d4ae85d47",
+    "mini-imagenet-2-rounds": "f8b4378fcbc241a1",
+    "tiered-imagenet": "c4544e9fc78513da",
+    "domain-imagenet": "ace6e146e8300eb2",
+    "domain-imagenet-reverse": "8f0772124ec7b0e7",
+    "folder": "0a404b15d82e51c5",
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_splits_never_change(name: str) -> None:
+    """Results of different versions are on the same classes and images."""
+    bench = marked_benchmark(name, 0)
+    sha = hashlib.sha256(json.dumps(dataclasses.asdict(bench.split)).encode())
+    for round in range(bench.n_rounds):
+        sha.update(json.dumps(shown(bench.trained(round))).encode())
+    assert sha.hexdigest()[:16] == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_split_is_read_back_as_it_was_saved(name: str) -> None:
+    split = split_of(name, 1)
+    for each in (split, dataclasses.replace(split, held_out="held out")):
+        saved = json.loads(json.dumps(dataclasses.asdict(each)))
+        assert Split.from_dict(saved) == each
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
@@ -193,36 +296,47 @@ def unequal_table(counts: dict[str, int]) -> ImageTable:
 
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_official_classes_keep_their_official_roles(name: str) -> None:
-    split, lists = split_of(name, 2), official(OFFICIAL[name])
-    assert sorted(c for classes in split.rounds for c in classes) == sorted(lists["train"])
-    assert (split.val, split.unseen) == (lists["val"], {"unseen": lists["test"]})
+    split, parts = split_of(name, 2), lists(OFFICIAL[name])
+    assert sorted(c for classes in split.rounds for c in classes) == sorted(parts["train"])
+    assert (split.val, split.unseen) == (parts["val"], {"unseen": parts["test"]})
 
 
 def test_the_packaged_class_lists_are_whole() -> None:
-    sizes = {name: [len(part) for part in official(name).values()] for name in OFFICIAL.values()}
-    assert sizes == {"miniImageNet": [64, 16, 20], "tieredImageNet": [351, 97, 160]}
+    sizes = {name: [len(part) for part in lists(name).values()] for name in OFFICIAL.values()}
+    assert sizes == {
+        "miniImageNet": [64, 16, 20],
+        "tieredImageNet": [351, 97, 160],
+        "CIFAR-FS": [64, 16, 20],
+    }
     assert {part: len(names) for part, names in imagenet_domains().items()} == {
         "natural": 449,
         "manmade": 551,
     }
     assert len(set(ILSVRC)) == 1000
     for name in OFFICIAL.values():
-        names = [c for part in official(name).values() for c in part]
+        names = [c for part in lists(name).values() for c in part]
         assert len(names) == len(set(names))
-        assert set(names) <= set(ILSVRC)
+        assert (set(names) <= set(ILSVRC)) == (name != "CIFAR-FS")
+    for part, n in (("natural", 72), ("manmade", 128)):
+        names = [*tiny_imagenet_domains()[part]]
+        assert len(set(names)) == len(names) == n
+        assert set(names) <= set(imagenet_domains()[part])
+    assert {"aquarium_fish", "lawn_mower", "willow_tree"} <= set(lists("CIFAR-FS")["train"])
 
 
 def test_the_packaged_class_lists_are_the_official_ones() -> None:
-    folder = Path(__file__).parents[2] / "shared" / "data" / "imagenet"
+    folder = Path(__file__).parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not on this machine")
     files = {
-        "mini_imagenet_classes": official("miniImageNet"),
-        "tiered_imagenet_classes": official("tieredImageNet"),
-        "ilsvrc_natural_manmade": imagenet_domains(),
+        "imagenet/mini_imagenet_classes": official("miniImageNet"),
+        "imagenet/tiered_imagenet_classes": official("tieredImageNet"),
+        "imagenet/ilsvrc_natural_manmade": imagenet_domains(),
+        "tiny-imagenet/classes": tiny_imagenet_domains(),
     }
     for name, ours in files.items():
         theirs = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        theirs.pop("names", None)
         assert {part: list(names) for part, names in ours.items()} == theirs
 
 
@@ -233,9 +347,9 @@ def test_the_packaged_class_lists_are_the_official_ones() -> None:
 def test_held_out_images_follow_from_the_smallest_trained_class(
     smallest: int, held_out: int
 ) -> None:
-    lists = official("miniImageNet")
-    counts = dict.fromkeys(lists["train"], 1300) | dict.fromkeys(lists["val"] + lists["test"], 1)
-    counts[lists["train"][9]] = smallest
+    mini = official("miniImageNet")
+    counts = dict.fromkeys(mini["train"], 1300) | dict.fromkeys(mini["val"] + mini["test"], 1)
+    counts[mini["train"][9]] = smallest
     assert protocol("mini-imagenet").draw(0, unequal_table(counts)).held_out == held_out
 
 
@@ -246,7 +360,7 @@ def test_other_classes_and_their_order_change_nothing() -> None:
     shuffled = marked_table(ILSVRC[::-1], 100, (1, 4))
     for name in ("domain-imagenet", "folder"):
         chosen = protocol(name)
-        assert chosen.draw(3, shuffled) == chosen.draw(3, marked(True))
+        assert chosen.draw(3, shuffled) == chosen.draw(3, marked("imagenet"))
 
 
 def test_domains_are_drawn_from_the_classes_that_are_there() -> None:
@@ -282,22 +396,24 @@ def test_too_few_classes_for_a_split_are_counted() -> None:
 def pack(tmp_path: Path) -> Callable[..., str]:
     """Write a packed file of two images per class, of 84 pixels unless told otherwise."""
 
-    def write(classes: Sequence[str], side: int = 84) -> str:
+    def write(classes: Sequence[str], side: int = 84, parts: Sequence[str] = ()) -> str:
         path = tmp_path / "images.safetensors"
-        marked_table(classes, 2, (side, side)).save(path)
+        table = marked_table(classes, 2, (side, side))
+        table = dataclasses.replace(table, images=table.images.repeat(1, 3, 1, 1))
+        (in_parts(table, [part for part in parts for _ in range(2)]) if parts else table).save(path)
         return str(path)
 
     return write
 
 
 def test_images_on_disk_are_read_once_for_all_seeds(pack: Callable[..., str]) -> None:
-    lists = official("miniImageNet")
-    data = pack([c for part in lists.values() for c in part])
+    mini = official("miniImageNet")
+    data = pack([c for part in mini.values() for c in part])
     first, second = (protocol("mini-imagenet").benchmark(seed, data) for seed in (0, 1))
     assert first.table is second.table
     assert first.table.source == data
     assert first.split != second.split
-    assert set(first.split.rounds[0]) < set(lists["train"])
+    assert set(first.split.rounds[0]) < set(mini["train"])
     assert first.split.held_out == 1
     assert len(first.delivery(1).new) == 32
 
@@ -315,10 +431,12 @@ def test_a_folder_of_classes_is_a_benchmark(
 def test_missing_data_is_asked_for() -> None:
     for chosen in PROTOCOLS.values():
         if chosen.needs_data:
-            what = "per class" if chosen.name == "folder" else "WordNet id"
-            with pytest.raises(
-                KedgeError, match=rf"^--data: .* {chosen.name} needs a folder.*{what}"
-            ):
+            what = {
+                "folder": "a folder .*per class",
+                "omniglot": r"Omniglot: .*images_background and images_evaluation.*\.zip",
+                "cifar-fs": "CIFAR-FS or CIFAR-100 in any form.*aquarium_fish",
+            }.get(chosen.name, r"\S*ImageNet in any form that 'kedge data inspect' .*WordNet id")
+            with pytest.raises(KedgeError, match=rf"^--data: .* {chosen.name} needs {what}.*\.$"):
                 chosen.benchmark(0)
 
 
@@ -341,25 +459,293 @@ def test_images_packed_at_another_size_are_refused(pack: Callable[..., str]) -> 
         protocol("domain-imagenet").benchmark(0, pack(ILSVRC[:2], side=64))
 
 
+def test_every_protocol_says_where_it_differs_from_the_paper() -> None:
+    for chosen in PROTOCOLS.values():
+        assert "paper" in chosen.sentence
+        assert "\n" not in chosen.sentence
+
+
+# ── the split that the data come with ────────────────────────────────────────────────────────
+
+SIZES = {"mini-imagenet": (64, 16, 20), "tiered-imagenet": (351, 97, 160), "cifar-fs": (64, 16, 20)}
+
+
+def numbered(sizes: Sequence[int]) -> dict[str, list[str]]:
+    """Classes without names, in parts."""
+    names = iter(f"class {i:04}" for i in range(sum(sizes)))
+    return {
+        part: list(itertools.islice(names, n))
+        for part, n in zip(("train", "val", "test"), sizes, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parts_of_the_official_sizes_stand_for_the_lists_where_names_are_unknown(name: str) -> None:
+    parts = numbered(SIZES[name])
+    table = by_class(parts, 6)
+    splits = [protocol(name).draw(seed, table) for seed in (0, 0, 1)]
+    for split in splits:
+        assert tuple(map(len, split.rounds)) == ROUNDS[name]
+        assert sorted(c for classes in split.rounds for c in classes) == parts["train"]
+        assert (split.val, split.unseen) == (tuple(parts["val"]), {"unseen": tuple(parts["test"])})
+        assert split.held_out == 3
+    assert splits[0] == splits[1] != splits[2]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parts_of_other_sizes_or_with_classes_in_common_do_not(name: str) -> None:
+    train, val, test = SIZES[name]
+    expected = rf"{sum(SIZES[name])} of the {sum(SIZES[name])} classes of .* are missing"
+    with pytest.raises(KedgeError, match=expected):
+        protocol(name).draw(0, by_class(numbered((train - 1, val + 1, test)), 2))
+    cut_by_image = marked_table([f"class {i:04}" for i in range(train + val + test)], 3, (1, 4))
+    table = in_parts(cut_by_image, ["train", "val", "test"] * (train + val + test))
+    with pytest.raises(KedgeError, match=expected):
+        protocol(name).draw(0, table)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_names_decide_where_they_are_known_whatever_the_parts(name: str) -> None:
+    plain = table_of(name)
+    n = len(plain.classes)
+    cut_by_image = in_parts(plain, (["train"] * 60 + ["val"] * 20 + ["test"] * 20) * n)
+    assert protocol(name).draw(0, cut_by_image) == split_of(name, 0)
+
+
+def test_a_data_set_that_knows_some_names_must_know_them_all() -> None:
+    parts = numbered(SIZES["mini-imagenet"])
+    parts["train"][3] = official("miniImageNet")["test"][0]
+    with pytest.raises(KedgeError, match="99 of the 100 classes of miniImageNet are missing"):
+        protocol("mini-imagenet").draw(0, by_class(parts, 2))
+
+
+def with_further_images(but: str = "") -> ImageTable:
+    """miniImageNet as in the paper, on a small scale: of the training classes 2 further images,
+    and one that is in neither part."""
+    mini = official("miniImageNet")
+    classes = sorted(name for part in mini.values() for name in part)
+    own = {
+        name: ["train"] * 4 + ["held out", "another", "held out"]
+        if name in mini["train"] and name != but
+        else ["train" if name == but else "test"] * 7
+        for name in classes
+    }
+    return in_parts(marked_table(classes, 7, (1, 4)), [p for name in classes for p in own[name]])
+
+
+@pytest.mark.parametrize("name", ["mini-imagenet", "mini-imagenet-2-rounds"])
+def test_further_images_of_the_trained_classes_are_the_held_out_ones(name: str) -> None:
+    table = with_further_images()
+    bench = Benchmark(table, protocol(name).draw(0, table))
+    assert bench.split.held_out == "held out"
+    assert bench.split == dataclasses.replace(split_of(name, 0), held_out="held out")
+    trained, tested = set(), set()
+    for round in range(bench.n_rounds):
+        new = bench.delivery(round).new
+        assert shown(new) == shown(bench.trained(round))
+        assert set(new.counts.tolist()) == {4}
+        trained |= set(shown(new))
+        for pool in bench.test_pools(round):
+            assert set(pool.counts.tolist()) == {7 if pool.name == "unseen" else 2}
+            if pool.name != "unseen":
+                tested |= set(shown(pool))
+    train = sorted(official("miniImageNet")["train"])
+    starts = [int(table.rows_of(c)[0]) for c in train]
+    assert trained == {start + i for start in starts for i in range(4)}
+    assert tested == {start + i for start in starts for i in (4, 6)}
+    older = bench.delivery(bench.n_rounds - 1, with_old=True).old
+    assert set(shown(older)) < trained
+
+
+def test_further_images_of_some_classes_only_are_images_like_the_others() -> None:
+    table = with_further_images(but=official("miniImageNet")["train"][5])
+    bench = Benchmark(table, protocol("mini-imagenet").draw(0, table))
+    assert bench.split.held_out == 3
+    assert set(bench.delivery(1).new.counts.tolist()) == {4}
+
+
+def test_classes_in_parts_are_a_split_of_one_s_own() -> None:
+    parts = numbered((11, 5, 6))
+    table = by_class(parts, 12)
+    split = protocol("folder").draw(0, table)
+    assert tuple(map(len, split.rounds)) == (6, 5)
+    assert sorted(c for classes in split.rounds for c in classes) == parts["train"]
+    assert (split.val, split.unseen) == (tuple(parts["val"]), {"unseen": tuple(parts["test"])})
+    assert split.held_out == 6
+    assert protocol("folder").draw(0, table) == split
+    assert protocol("folder").draw(1, table).rounds != split.rounds
+
+
+@pytest.mark.parametrize("sizes", [(9, 6, 6), (20, 4, 6), (20, 6, 4), (21, 6, 0)])
+def test_parts_of_too_few_classes_are_no_split(sizes: tuple[int, int, int]) -> None:
+    table = by_class({part: names for part, names in numbered(sizes).items() if names}, 6)
+    plain = dataclasses.replace(table, parts=(), part=None)
+    assert protocol("folder").draw(4, table) == protocol("folder").draw(4, plain)
+
+
+def test_parts_that_are_cut_by_image_are_no_split_of_classes() -> None:
+    plain = marked_table([f"class {i:02}" for i in range(30)], 6, (1, 4))
+    table = in_parts(plain, ["train", "train", "train", "val", "test", "test"] * 30)
+    assert protocol("folder").draw(4, table) == protocol("folder").draw(4, plain)
+
+
+# ── Tiny-ImageNet and Omniglot ───────────────────────────────────────────────────────────────
+
+
+def test_of_550_images_of_tiny_imagenet_150_are_held_out() -> None:
+    for name in PROTOCOLS:
+        if name.startswith("tiny-imagenet"):
+            assert protocol(name).draw(0, unequal_table(dict.fromkeys(TINY, 550))).held_out == 150
+    cifar = [name for part in cifar_fs_lists().values() for name in part]
+    table = unequal_table(dict.fromkeys(sorted(cifar), 600))
+    assert protocol("cifar-fs").draw(0, table).held_out == 100
+
+
+def test_tiny_imagenet_is_200_classes_by_whatever_name() -> None:
+    named = split_of("tiny-imagenet", 0)
+    assert protocol("tiny-imagenet").draw(0, marked("imagenet")) == named
+    others = marked_table([f"class {i:03}" for i in range(200)], 100, (1, 4))
+    split = protocol("tiny-imagenet").draw(0, others)
+    places = {name: i for i, name in enumerate(TINY)}
+    assert split.rounds == tuple(
+        tuple(f"class {places[name]:03}" for name in classes) for classes in named.rounds
+    )
+    few = marked_table([*TINY[:150], *(f"class {i}" for i in range(49))], 2, (1, 4))
+    with pytest.raises(KedgeError, match=r"150 of the 200 classes of Tiny-ImageNet are here; --da"):
+        protocol("tiny-imagenet-16-rounds").draw(0, few)
+    with pytest.raises(KedgeError, match=r"0 of Tiny-ImageNet's 72 natural classes are here, but"):
+        protocol("tiny-imagenet-domain").draw(0, others)
+
+
+def test_omniglot_is_split_within_its_background_alphabets() -> None:
+    split = split_of("omniglot", 0)
+    assert (len(split.val), len(split.unseen["unseen"]), split.held_out) == (100, 659, 10)
+    roles = [*split.rounds, split.val]
+    assert sorted(c for role in roles for c in role) == sorted(CHARACTERS["train"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"train": []}, "images_background with its 964 characters is missing"),
+        ({"test": []}, "images_evaluation with its 659 characters is missing"),
+        ({"train": CHARACTERS["train"][1:]}, "images_background has 963 characters here instead"),
+        ({"test": CHARACTERS["test"][1:]}, "images_evaluation has 658 characters here instead"),
+    ],
+)
+def test_omniglot_needs_both_archives(change: dict[str, list[str]], said: str) -> None:
+    table = by_class({k: v for k, v in (CHARACTERS | change).items() if v}, 2)
+    with pytest.raises(KedgeError, match=rf"{said}.*--data needs Omniglot: one folder .*\.$"):
+        protocol("omniglot").draw(0, table)
+
+
+def test_omniglot_without_parts_is_refused() -> None:
+    with pytest.raises(KedgeError, match="images_background with its 964 characters is missing"):
+        protocol("omniglot").draw(0, dataclasses.replace(marked("omniglot"), parts=(), part=None))
+
+
+def test_omniglot_s_archives_have_no_character_in_common() -> None:
+    table = by_class(CHARACTERS | {"train": CHARACTERS["train"][1:]}, 2)
+    assert table.part is not None
+    part, both = table.part.clone(), CHARACTERS["test"][0]
+    part[table.rows_of(both)[0]] = table.parts.index("train")
+    with pytest.raises(KedgeError, match=f"'{both}' is in images_background and in images_eval"):
+        protocol("omniglot").draw(0, dataclasses.replace(table, part=part))
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def photos(tmp_path: Path, draw_classes: Callable[..., Path]) -> str:
+    return str(draw_classes(tmp_path / "photos", ["ape", "bee", "cat", "dog"], per_class=3))
+
+
+def test_only_the_classes_of_the_protocol_are_read(photos: str) -> None:
+    table = opened(photos, 16, 1, frozenset(["bee", "dog", "elk"]))
+    assert table.classes == ("bee", "dog")
+    assert len(table) == 6
+    assert opened(photos, 16, 1, None).classes == ("ape", "bee", "cat", "dog")
+
+
+def test_as_many_classes_under_other_names_will_do_where_that_is_allowed(photos: str) -> None:
+    others = frozenset(["n1", "n2", "n3", "n4"])
+    assert len(opened(photos, 16, 1, others, by_number=True).classes) == 4
+    said = r"none of the 3 classes of the protocol \(n1, …\) is here, but 4 others \(ape, …\)\.$"
+    with pytest.raises(KedgeError, match=said):
+        opened(photos, 16, 1, others - {"n4"}, by_number=True)
+    with pytest.raises(KedgeError, match="none of the 4 classes"):
+        opened(photos, 32, 1, others)
+
+
+def test_what_is_wrong_with_the_images_is_said_as_it_is(photos: str, tmp_path: Path) -> None:
+    with pytest.raises(KedgeError, match="nothing is there"):
+        opened(str(tmp_path / "gone"), 16, 1, frozenset(["ape"]))
+    store = tmp_path / "store"
+    marked_table(["ape", "bee"], 2, (16, 16)).save(store)
+    with pytest.raises(KedgeError, match="packed at 16 px and cannot be brought to 32 px"):
+        opened(str(store), 32, 1, frozenset(["ape"]))
+    with pytest.raises(KedgeError, match=r"none of the 1 classes .*but 2 others \(ape, …\)"):
+        opened(str(store), 16, 1, frozenset(["cat"]))
+
+
+def test_numbers_alone_are_a_benchmark_by_their_parts(pack: Callable[..., str]) -> None:
+    parts = numbered((64, 16, 20))
+    of = [part for part, names in parts.items() for _ in names]
+    data = pack([c for names in parts.values() for c in names], parts=of)
+    bench = protocol("mini-imagenet").benchmark(0, data)
+    assert set(bench.split.rounds[0]) < set(parts["train"])
+    assert protocol("mini-imagenet").benchmark(1, data).table is bench.table
+
+
+def test_few_tables_in_memory_are_kept_open_and_more_that_are_mapped(
+    photos: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_tables", OrderedDict())
+    store = str(tmp_path / "store")
+    marked_table(["ape", "bee"], 2, (16, 16)).save(store)
+
+    def in_turn() -> list[ImageTable]:
+        """One that is mapped, and two in memory."""
+        wanted = ((store, 16), (photos, 16), (photos, 32))
+        return [opened(path, side, 1, None) for path, side in wanted]
+
+    def still_open() -> list[bool]:
+        return [a is b for a, b in zip(first, in_turn(), strict=True)]
+
+    first = in_turn()
+    assert still_open() == [True, True, True]
+    monkeypatch.setattr(disk, "KEPT_BYTES", 12 * 32 * 32)
+    in_turn()
+    assert len(disk._tables) == 2, "there is room for one of those in memory"
+    monkeypatch.setattr(disk, "KEPT_BYTES", 0)
+    assert still_open() == [True, False, False]
+    assert in_turn()[2] is opened(photos, 32, 1, None), "the latest stays in any case"
+    monkeypatch.setattr(disk, "KEPT_OPEN", 1)
+    in_turn()
+    assert len(disk._tables) == 1
+
+
 # ── images: trained on, or held out ──────────────────────────────────────────────────────────
 
 
-def test_of_100_images_some_are_held_out_for_good(drawn: Benchmark) -> None:
+def test_some_images_of_every_trained_class_are_held_out_for_good(drawn: Benchmark) -> None:
     last = drawn.n_rounds - 1
-    n_held_out = 30 if drawn.split.held_out == 30 else 20
+    n_images = len(drawn.table) // len(drawn.table.classes)
+    n_held_out = 10 if n_images == 20 else 30 if drawn.split.held_out == 30 else 20
     for round, classes in enumerate(drawn.split.rounds):
         trained = drawn.delivery(round).new
         assert trained.classes == classes
-        later = [drawn.delivery(t, with_old=True).old for t in range(round + 1, last + 1)]
+        later = [drawn.delivery(t, with_old=True).old for t in {round + 1, last} if round < last]
         tests = [
             pool
-            for t in range(round, last + 1)
+            for t in {round, last}
             for pool in drawn.test_pools(t)
             if set(classes) & set(pool.classes)
         ]
         for name in classes[::7]:
             images = shown(trained, name)
-            assert len(set(images)) == 100 - n_held_out
+            assert len(set(images)) == n_images - n_held_out
             assert all(shown(pool, name) == images for pool in later)
             held_out = shown(tests[0], name)
             assert all(shown(pool, name) == held_out for pool in tests)

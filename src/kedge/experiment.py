@@ -46,6 +46,7 @@ from kedge.episodes import check_pool
 from kedge.errors import KedgeError
 from kedge.evaluation import Score, Trial, evaluate, paired
 from kedge.heads import build_head
+from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Benchmark, Pool, label
@@ -124,9 +125,9 @@ class Experiment:
 def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
     """Do whatever of the experiment is not done yet, and return the record of all of it."""
     folder = Path(folder)
-    check(experiment)
+    images = check(experiment).fingerprint
     with only_one_process(folder):
-        whole = _claim(experiment, folder)
+        whole = _claim(experiment, folder, images)
         methods = [parse_method(text) for text in whole.methods]
         seeds = [_Seed(whole, seed, folder / f"seed-{seed}") for seed in whole.seeds]
         left = sum(seed.rounds_to_train(methods) for seed in seeds)
@@ -141,13 +142,14 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
             splits={str(seed.seed): asdict(seed.benchmark.split) for seed in seeds},
             runs=tuple(runs),
             pairs=tuple(pair for seed in seeds for pair in seed.pairs(methods)),
+            images=images,
         )
         record.save(folder / "record.json")
         return Record.load(folder / "record.json")  # whoever reads it later has the very same
 
 
-def check(experiment: Experiment) -> None:
-    """Find what cannot work before anything is written or trained."""
+def check(experiment: Experiment) -> ImageTable:
+    """Find what cannot work before anything is written or trained. Returns the images."""
     benchmark = protocol(experiment.protocol).benchmark(experiment.seeds[0], experiment.data)
     table = benchmark.table
     with torch.device("meta"):
@@ -157,36 +159,45 @@ def check(experiment: Experiment) -> None:
         if method.alignment is not None:
             method.alignment.check(experiment.update_episode)
     for round in range(benchmark.n_rounds):
-        delivery = benchmark.delivery(round)
         shape = experiment.update_episode if round else experiment.episode
-        for pool in (delivery.new, delivery.val):
+        for pool in benchmark.delivered(round):
             check_pool(pool, shape)
         for trial in experiment.trials(benchmark.test_pools(round)):
             check_pool(trial.pool, trial.shape)
+    return table
 
 
-def _claim(experiment: Experiment, folder: Path) -> Experiment:
-    """A folder holds one experiment. Methods and seeds that are asked for later join it."""
+def _claim(experiment: Experiment, folder: Path, images: str) -> Experiment:
+    """A folder holds one experiment on the same images, wherever they lie. Methods and seeds that
+    are asked for later join it."""
     path = folder / "experiment.json"
     if path.exists():
         try:
-            there = from_dict(Experiment, json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KedgeError) as error:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            known = said.pop("images", images)
+            there = from_dict(Experiment, said)
+        except (OSError, ValueError, AttributeError, TypeError, KedgeError) as error:
             raise KedgeError(f"{path}: damaged ({error}); use another --out.") from None
+        if known != images:
+            raise KedgeError(
+                f"{folder}: holds an experiment on other images than those of "
+                f"{experiment.data or experiment.protocol} now; give this one a folder of its own "
+                "with --out."
+            )
         joined = replace(
             experiment,
             methods=tuple(dict.fromkeys([*there.methods, *experiment.methods])),
             seeds=tuple(dict.fromkeys([*there.seeds, *experiment.seeds])),
         )
         ours, theirs = to_dict(joined), to_dict(there)
-        for key in set(ours) - {"methods", "seeds"}:
+        for key in set(ours) - {"methods", "seeds", "data"}:
             if ours[key] != theirs[key]:
                 raise KedgeError(
                     f"{folder}: holds an experiment whose {key} is {theirs[key]}, not {ours[key]}; "
                     "give this one a folder of its own with --out."
                 )
         experiment = joined
-    text = json.dumps(to_dict(experiment), indent=1) + "\n"
+    text = json.dumps({**to_dict(experiment), "images": images}, indent=1) + "\n"
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
     return experiment
 

@@ -166,9 +166,13 @@ class Model:
         """Learn any classes from any number of examples: a folder of class folders, a table,
         images by class name, or whatever else `open_images` takes."""
         table = self.open(support)
-        if int(table.counts.min()) == 0:
-            empty = table.classes[int(table.counts.argmin())]
-            raise KedgeError(f"{table.source}: class '{empty}' has no example.")
+        empty = [
+            name for name, n in zip(table.classes, table.counts.tolist(), strict=True) if n == 0
+        ]
+        if isinstance(support, Mapping):  # what has no image is not among the classes
+            empty += [str(name) for name in support if str(name) not in table.classes]
+        if empty:
+            raise KedgeError(f"{table.source}: class '{empty[0]}' has no example.")
         features = self.embed(table.images).split(table.counts.tolist())
         padded = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
         longest = torch.arange(padded.shape[1], device=self.device)

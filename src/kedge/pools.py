@@ -136,12 +136,16 @@ class Benchmark:
         return len(self.split.rounds)
 
     def delivery(self, round: int, *, with_old: bool = False) -> Delivery:
-        new = self._seen("new" if round else "old", round, held_out=False)
-        val = whole("validation", self.table, self.split.val)
+        new, val = self.delivered(round)
         if not (with_old and round):
             return Delivery(round, *alone(new, val))
         earlier = [self._seen("old", t, held_out=False) for t in range(round)]
         return Delivery(round, *alone(new, val, union("old", earlier)))
+
+    def delivered(self, round: int) -> tuple[Pool, Pool]:
+        """The images to train on and to validate on, on the table that holds all others too."""
+        new = self._seen("new" if round else "old", round, held_out=False)
+        return new, whole("validation", self.table, self.split.val)
 
     def trained(self, round: int) -> Pool:
         """The training images of a round, as long as they were there; for oracles only."""

@@ -105,6 +105,7 @@ class Record:
     splits: dict[str, dict[str, Any]]  # seed → which classes play which role
     runs: tuple[Run, ...]
     pairs: tuple[Pair, ...]
+    images: str = ""  # their fingerprint; earlier records have none
     format: int = field(default=FORMAT)
 
     @property

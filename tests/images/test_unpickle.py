@@ -624,3 +624,12 @@ def test_changed_bytes_never_do_more_than_be_refused(tmp_path: Path, protocol: i
             refused += 1
     assert 100 < refused < 400
     assert [entry.name for entry in tmp_path.iterdir()] == ["data.pkl"]
+
+
+def test_only_so_many_small_things(
+    refusal: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a byte in the file and a hundred in memory."""
+    assert "copied many times" in refusal(b"\x8f" * 20_000 + b".")
+    monkeypatch.setattr(unpickle, "MOST_OPCODES", 1000)
+    assert "more than 1000 small things" in refusal(b"]" * 2000 + b".")

@@ -19,7 +19,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kedge.errors import KedgeError
 
@@ -29,6 +29,7 @@ LONGEST_NAME = 1 << 16  # bytes that a .tar may spend on one name
 BLOCK = 512  # bytes: a .tar consists of such
 # What systems leave in folders beside what people put there.
 JUNK = frozenset({"__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", "System Volume Information"})
+DRIVE = re.compile("[A-Za-z]:/")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 Member = TypeVar("Member")
@@ -100,7 +101,7 @@ class Archive(ABC):
                     f"{self.path}: the name {name!a} in it is not UTF-8; unpack it and rename that."
                 ) from None
             parts = [part for part in name.split("/") if part not in ("", ".")]
-            if ".." in parts or "\\" in name or re.match(r"/|[A-Za-z]:/", name):
+            if ".." in parts or "\\" in name or name.startswith("/") or DRIVE.match(name):
                 outside.append(name)
             elif parts and not any(map(hidden, parts)):
                 plain = "/".join(parts)
@@ -213,7 +214,7 @@ class Tar(Archive):
             else:
                 size = int(told.get("size", size))
                 name = told.get("path") or _name(header)
-                sparse = kind == b"S" or any(key.startswith("GNU.sparse") for key in told)
+                sparse = any(key.startswith("GNU.sparse") for key in told) if told else False
                 told = {}
                 if kind in b"123456":
                     size = 0  # links and folders have no bytes, whatever they say
@@ -248,12 +249,12 @@ class Tar(Archive):
         return content
 
 
-def _unpacking(path: Path) -> IO[bytes]:
+def _unpacking(path: Path) -> io.BufferedIOBase:
     """By the first bytes: many a .tar.gz is called .tar, and the other way round."""
     with open(path, "rb") as file:
         start = file.read(6)
     if start.startswith(b"\x1f\x8b"):
-        return gzip.open(path)  # type: ignore[return-value]  # typeshed has it apart from IO
+        return gzip.open(path)
     if start.startswith(b"BZh"):
         return bz2.open(path)
     if start.startswith(b"\xfd7zXZ\0"):
@@ -263,8 +264,8 @@ def _unpacking(path: Path) -> IO[bytes]:
 
 def _check(header: bytes) -> None:
     plain = header[:148] + b" " * 8 + header[156:]
-    signed = sum(plain) - 256 * sum(byte > 127 for byte in plain)  # as old packers counted
-    if _number(header[148:156]) not in (sum(plain), signed):
+    excess = sum(plain) - _number(header[148:156])
+    if excess and excess != 256 * sum(byte > 127 for byte in plain):  # as old packers counted
         raise ValueError("an entry has a wrong checksum")
 
 

@@ -104,7 +104,8 @@ def n_chunks(pictures: Pictures) -> int:
 def _decode_some(numbers: range, pictures: Sequence[Picture], look: Look) -> Decoded:
     side = look.image_size
     pixels = np.empty((len(numbers), look.n_channels, side, side), dtype=np.uint8)
-    good, unreadable = [], {}
+    good: list[int] = []
+    unreadable: dict[int, str] = {}
     for number, picture in zip(numbers, pictures, strict=True):
         try:
             pixels[len(good)] = decode(picture, look)

@@ -192,8 +192,8 @@ def _of_parts(parts: tuple[Part, ...]) -> list[str]:
     shared = [part for part in parts if part.n_shared and part.name != HELD_OUT]
     return [
         f"{part.n_shared} of the {part.n_classes} classes of {part.name} are in an earlier part "
-        "too: this split is by image and not by class, so it cannot test on unseen classes; kedge's "
-        "protocols put the parts together and split by class"
+        "too: this split is by image and not by class, so it cannot test on unseen classes; the "
+        "protocols of kedge put the parts together and split by class"
         for part in shared
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def open_images(
     image_size: int | None = None,
     n_channels: int | None = None,
     *,
-    classes: Collection[str] | None = None,
+    classes: Set[str] | None = None,
     keep: bool = False,
 ) -> ImageTable:
     """Images as a table, brought to a size and channels, which follow from them if not given.
@@ -42,18 +42,21 @@ def open_images(
     embedded images; or in memory: a pair of images and labels, a mapping from class names to
     images, or a data set with `__len__` and `__getitem__` → (image, label).
 
-    Of `classes`, if given, alone. With `keep` a large set is packed once and found again by the
-    next call; otherwise nothing is left on the disk.
+    Only those of `classes` are decoded, if given; what is packed is taken whole. With `keep` a
+    large set on disk is packed once and found again by the next call; otherwise nothing is left
+    behind.
     """
     if isinstance(source, ImageTable):
         return source
     if not isinstance(source, str | Path):
         from kedge.images.given import given_catalogue
 
-        found = given_catalogue(source)
+        found, keep = given_catalogue(source), False
     elif (table := _ready(source)) is not None:
         _check(table, image_size, n_channels)
-        return table if classes is None else _only(table, classes)
+        if classes is not None and not classes & set(table.classes):
+            raise KedgeError(f"{source}: none of the classes that are needed is here.")
+        return table
     else:
         found = catalogue(source)
     if classes is not None:
@@ -123,15 +126,6 @@ def _check(table: ImageTable, image_size: int | None, n_channels: int | None) ->
             f"{table.source}: these images are packed in {kinds[table.n_channels]}, but "
             f"{kinds.get(n_channels or 0, n_channels)} ones are needed."
         )
-
-
-def _only(table: ImageTable, classes: Collection[str]) -> ImageTable:
-    kept = [name for name in table.classes if name in classes]
-    if len(kept) == len(table.classes):
-        return table
-    if not kept:
-        raise KedgeError(f"{table.source}: none of the classes that are needed is here.")
-    return table.only(torch.cat([table.rows_of(name) for name in kept]))
 
 
 def _decoded(found: Catalogue, look: Look, keep: bool) -> ImageTable:

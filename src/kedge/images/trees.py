@@ -70,6 +70,7 @@ class FolderTree(Tree):
 
     def __init__(self, path: Path, only: tuple[str, ...] | None = None) -> None:
         super().__init__(path)
+        self._root = str(path)  # of a million files, no Path is made for each
         self.names = self._listed() if only is None else only
 
     def _listed(self) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ class FolderTree(Tree):
                     elif entry.is_symlink():
                         broken.append(name)
                 except UnicodeEncodeError:
-                    full = os.path.join(self.path, name)
+                    full = os.path.join(self._root, name)
                     raise KedgeError(f"{full!a}: this name is not UTF-8; rename it.") from None
                 except OSError:  # a link to itself, or to what may not be seen
                     broken.append(name)
@@ -117,7 +118,7 @@ class FolderTree(Tree):
         return tuple(sorted(names))
 
     def _entries(self, folder: str) -> tuple[tuple[int, int], list[os.DirEntry[str]]]:
-        place = os.path.join(self.path, folder)
+        place = os.path.join(self._root, folder)
         try:
             info = os.stat(place)
             with os.scandir(place) as entries:
@@ -146,7 +147,7 @@ class FolderTree(Tree):
 
     def stamp(self, name: str) -> str:
         try:
-            info = os.stat(os.path.join(self.path, name))
+            info = os.stat(os.path.join(self._root, name))
         except OSError as error:
             raise KedgeError(f"{self.path / name}: cannot be read ({error.strerror}).") from None
         return f"{info.st_size} {info.st_mtime_ns}"

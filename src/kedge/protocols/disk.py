@@ -37,14 +37,17 @@ def opened(
     if key not in _tables:
         _tables[key] = _read(data, image_size, n_channels, classes, by_number)
     _tables.move_to_end(key)
-    while len(_tables) > KEPT_OPEN or (len(_tables) > 1 and _bytes_in_memory() > KEPT_BYTES):
-        _tables.popitem(last=False)
+    _close_old_ones()
     return _tables[key]
 
 
-def _bytes_in_memory() -> int:
-    """A table from a packed file is mapped, which costs nothing."""
-    return sum(table.images.numel() for table in _tables.values() if not table.checksum)
+def _close_old_ones() -> None:
+    used = 0
+    for age, (key, table) in enumerate(reversed([*_tables.items()])):
+        in_memory = 0 if table.checksum else table.images.numel()  # or mapped, at no cost
+        used += in_memory
+        if age >= KEPT_OPEN or (age and in_memory and used > KEPT_BYTES):
+            del _tables[key]
 
 
 def _read(

@@ -6,11 +6,13 @@ A new format is one file of this folder with a `Reader`, and its name in `READER
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -159,12 +161,25 @@ class ArrayPictures(Pictures):
     def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
         for i in numbers:
             k, row = self._place(i)
-            image = np.asarray(self.arrays[k][row])
+            image = np.array(self.arrays[k][row])
             yield image[..., ::-1] if self.bgr else image
+        for array in self.arrays:
+            let_go(array)
 
     def _place(self, i: int) -> tuple[int, int]:
         k = int(np.searchsorted(self.ends, i, side="right"))
         return k, i - (self.ends[k - 1] if k else 0)
+
+
+def let_go(array: np.ndarray) -> None:
+    """Of an array that is mapped from a file: what was read of it need not stay in memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 class _Some(Pictures):

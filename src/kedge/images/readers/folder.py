@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Collection
 
 from kedge.errors import KedgeError
+from kedge.images.archives import left_out, shown
 from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import (
     PART_NAMES,
@@ -26,77 +27,90 @@ class FolderReader(Reader):
 
     def read(self, tree: Tree) -> Catalogue:
         images = [name for name in tree.names if looks_like_image(name)]
-        prefix = _wrapper(images)
-        split = _split_folders(images, prefix)
+        folders = {_folder(name) for name in images}
+        depth = _wrapper(folders)
+        split = _is_split(folders, depth)
+        belongs = {folder: _class_of(folder, depth, split) for folder in folders}
         names, classes, parts, loose = [], [], [], []
         for image in images:
-            way = image[len(prefix) :].split("/")
-            part = PART_NAMES[way.pop(0).lower()] if split else ""
-            if len(way) < 2:
+            part, name = belongs[_folder(image)]
+            if name is None:
                 loose.append(image)
                 continue
             names.append(image)
-            classes.append(way[0])
+            classes.append(name)
             parts.append(part)
         if not names:
             raise KedgeError(
                 f"{tree.path}: no class was found; expected one sub-folder per class with images "
                 "in it."
             )
+        found = set(parts)
         return catalogued(
             tree,
-            f"{self.form}, split in {', '.join(dict.fromkeys(parts))}" if split else self.form,
+            f"{self.form}, split in {', '.join(p for p in ORDER if p in found)}"
+            if split
+            else self.form,
             classes,
             FilePictures(tree, names),
             parts=parts if split else (),
-            remarks=_remarks(tree, prefix, split, set(classes), loose),
+            remarks=(
+                *left_out(loose, "images lie beside the class folders"),
+                *_remarks(tree, depth, split, set(classes)),
+            ),
             files=names,
         )
 
 
-def _wrapper(images: list[str]) -> str:
-    """Folders around the classes, such as the archive's own name: those that all images share,
-    as long as several folders remain below them."""
-    prefix = ""
-    while True:
-        ways = [image[len(prefix) :].split("/") for image in images]
-        if len({way[0] for way in ways}) > 1 or any(len(way) < 3 for way in ways):
-            return prefix
-        if ways[0][0].lower() in PART_NAMES or len({way[1] for way in ways}) < 2:
-            return prefix
-        prefix += f"{ways[0][0]}/"
+ORDER = tuple(dict.fromkeys(PART_NAMES.values()))
 
 
-def _split_folders(images: list[str], prefix: str) -> bool:
-    """Whether the uppermost folders are parts of a split and not classes."""
-    ways = [image[len(prefix) :].split("/") for image in images]
-    tops = {way[0].lower() for way in ways if len(way) > 1}
-    return tops <= PART_NAMES.keys() and any(len(way) > 2 for way in ways)
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
-def _remarks(
-    tree: Tree, prefix: str, split: bool, classes: set[str], loose: list[str]
-) -> list[str]:
-    remarks = []
-    if loose:
-        remarks.append(
-            f"{len(loose)} images lie beside the class folders and were left out, the first is "
-            f"{loose[0]}"
-        )
-    others = Counter(
-        name[len(prefix) :].split("/")[1 if split else 0]
-        for name in tree.names
-        if name.startswith(prefix) and name.count("/") > prefix.count("/") + split
-    )
-    empty = sorted(others.keys() - classes)
-    if empty:
-        remarks.append(
-            f"{len(empty)} folders hold no image and were left out, the first is '{empty[0]}'"
-        )
+def _wrapper(folders: Collection[str]) -> int:
+    """How many folders stand around the classes or the parts of a split, such as one of the
+    archive's own name: those that all images share, but for the last, which may be a class."""
+    ways = [folder.split("/") for folder in folders if folder]
+    if not ways:
+        return 0
+    first, last = min(ways), max(ways)
+    depth = 0
+    while (
+        depth < min(len(first), len(last))
+        and first[depth] == last[depth]
+        and first[depth].lower() not in PART_NAMES
+    ):
+        depth += 1
+    return min(depth, max(map(len, ways)) - 1)
+
+
+def _is_split(folders: Collection[str], depth: int) -> bool:
+    """Whether the uppermost folders are parts of a split and not classes: a class can be called
+    "train", but then there are others, and no classes within."""
+    ways = [folder.split("/")[depth:] for folder in folders if folder.count("/") >= depth]
+    tops = {way[0].lower() for way in ways if way[0]}
+    within = {PART_NAMES.get(way[0].lower()) for way in ways if len(way) > 1} - {None}
+    return tops <= PART_NAMES.keys() or len(within) > 1
+
+
+def _class_of(folder: str, depth: int, split: bool) -> tuple[str, str | None]:
+    """Part of the split and class of the images in a folder; None where they have no class."""
+    way = folder.split("/")[depth:] if folder else []
+    part = PART_NAMES.get(way.pop(0).lower()) if split and way else ""
+    return part or "", (way[0] if way and part is not None else None)
+
+
+def _remarks(tree: Tree, depth: int, split: bool, classes: set[str]) -> tuple[str, ...]:
+    others = {_folder(name) for name in tree.names}
+    named = {_class_of(folder, depth, split)[1] for folder in others} - {None}
+    empty = sorted(name for name in named - classes if name is not None)
+    remarks = left_out(empty, "folders hold no image")
     background = sorted(name for name in classes if name.lower() in BACKGROUND)
     if background:
-        remarks.append(
-            f"'{background[0]}' looks like a background, which is no class: leave it out with "
-            f"--without {background[0]}"
+        remarks += (
+            f"{shown(background[0])} looks like a background, which is no class: leave it out with "
+            f"--without {shown(background[0])}",
         )
     return remarks

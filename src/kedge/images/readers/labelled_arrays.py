@@ -57,18 +57,16 @@ class LabelledArraysReader(Reader):
             )
         [(form, found)] = forms.items()
         loaded = [_Loaded(tree.local(found[file]), *FORMS[form][file]) for file in found]
-        arrays = [one.pixels for one in loaded]
         width = digits(one.labels for one in loaded)
         names = [one.name_of(loaded, width) for one in loaded]
         return catalogued(
             tree,
             form,
             [by[i] for one, by in zip(loaded, names, strict=True) for i in one.labels.tolist()],
-            ArrayPictures(arrays, [str(one.path) for one in loaded]),
+            ArrayPictures([one.pixels for one in loaded], [str(one.path) for one in loaded]),
             parts=[one.part for one in loaded for _ in range(len(one.labels))],
             files=list(found.values()),
             remarks=[r for one in loaded for r in one.remarks] + copies_left_out(tree, found),
-            image_size=common_side(arrays),
         )
 
 
@@ -112,7 +110,8 @@ class _Loaded:
         """By label; a file whose own names do not say may be helped by one of the same numbers."""
         names = {i: f"{self.numbering} class {i:0{width}}" for i in set(self.labels.tolist())}
         for other in loaded:
-            if other.numbering == self.numbering:
+            agrees = all(self.known.get(i, name) == name for i, name in other.known.items())
+            if other.numbering == self.numbering and agrees:
                 names |= {i: name for i, name in other.known.items() if i in names}
         return names | {i: name for i, name in self.known.items() if i in names}
 
@@ -227,11 +226,5 @@ def digits(labels: Iterable[np.ndarray], least: int = 4) -> int:
     return max([least, *(len(str(numbers.max(initial=0))) for numbers in labels)])
 
 
-def common_side(arrays: Iterable[np.ndarray]) -> int | None:
-    """Of square images that are all of one size."""
-    sides = {side for array in arrays for side in array.shape[1:3]}
-    return sides.pop() if len(sides) == 1 else None
-
-
 def _listed(keys: Iterable[str]) -> str:
-    return ", ".join(f"'{key}'" for key in keys)
+    return ", ".join(map(ascii, keys))  # in one line, whatever they hold

@@ -17,7 +17,6 @@ from kedge.images.readers.contract import (
     catalogued,
 )
 from kedge.images.readers.labelled_arrays import (
-    common_side,
     copies_left_out,
     fields,
     is_whole,
@@ -66,7 +65,6 @@ class MiniCacheReader(Reader):
             parts=parts,
             files=list(found.values()),
             remarks=remarks,
-            image_size=common_side(arrays),
         ).only(set(names) - {NOT_NAMED})
 
 
@@ -76,17 +74,17 @@ def _class_of_each(by_class: Any, path: Path, part: str, n: int) -> list[str]:
     classes = [_named(key, part, path) for key in by_class]
     number = np.full(n, -1, np.int64)
     for k, value in enumerate(by_class.values()):
-        rows = whole_numbers(value, path, f"the images of '{classes[k]}' in 'class_dict'")
+        rows = whole_numbers(value, path, f"the images of {classes[k]!r} in 'class_dict'")
         if rows.max(initial=-1) >= n:
             raise KedgeError(
-                f"{path}: class '{classes[k]}' has image {rows.max()}, but there are only {n} "
+                f"{path}: class {classes[k]!r} has image {rows.max()}, but there are only {n} "
                 "images; get it again."
             )
         taken = rows[(number[rows] >= 0) & (number[rows] != k)]
         if len(taken):
             other = classes[number[taken[0]]]
             raise KedgeError(
-                f"{path}: image {taken[0]} is both of class '{other}' and of class '{classes[k]}'."
+                f"{path}: image {taken[0]} is both of class {other!r} and of class {classes[k]!r}."
             )
         number[rows] = k
     if n and number.max() < 0:
@@ -115,6 +113,6 @@ def _remarks(by_class: dict[Any, Any], of: Iterable[str], path: Path) -> list[st
     if empty:
         remarks.append(
             f"{len(empty)} classes of {path.name} have no image and were left out, the first is "
-            f"'{empty[0]}'"
+            f"{empty[0]!r}"
         )
     return remarks

@@ -37,7 +37,6 @@ DAMAGED = (
     OSError,
     ValueError,
     NotImplementedError,
-    RuntimeError,
     OverflowError,
 )
 
@@ -57,7 +56,7 @@ def npz_pictures(path: Path, key: str, bgr: bool = False) -> Pictures:
             members = {member.filename: member for member in archive.infolist()}
             member = members.get(f"{key}.npy", members.get(key))
             if member is None:
-                has = ", ".join(sorted(members)[:6]) or "nothing"
+                has = ", ".join(map(ascii, sorted(members)[:6])) or "nothing"
                 raise KedgeError(f"{path}: expected an array '{key}' in it but found {has:.200}.")
             if member.flag_bits & 1 or member.compress_type not in (0, zipfile.ZIP_DEFLATED):
                 raise KedgeError(

@@ -20,7 +20,6 @@ from jaxtyping import Int64
 
 from kedge.errors import KedgeError
 from kedge.images.readers.contract import refuse_impostor
-from kedge.images.trees import LARGEST_GROWTH
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
 LABEL_COLUMNS = (
@@ -31,6 +30,7 @@ READ_BYTES = 1 << 20  # at once: without a limit pyarrow reads a whole row group
 BATCH_BYTES = 4 << 20  # of images that are held at once
 MOST_AT_ONCE = 32  # images, as one that is there many times counts but once among the bytes
 LABELS_AT_ONCE = 1 << 16
+LARGEST_GROWTH = 200  # a file that unpacks to more than so many times its size is a bomb
 MOST_ROWS = 20_000_000  # all of ImageNet has 14 million; a damaged file may say anything
 
 
@@ -86,7 +86,8 @@ class Cursor:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self._group = -1
-        self._at, self._column = 0, ()  # the batch at hand, and its first row in the group
+        self._at = 0  # the first row, in the group, of the batch at hand
+        self._column: Any = ()
         try:
             self._file: Any = opened(shard.path)
         except KedgeError:  # it is no longer what it was

@@ -18,6 +18,7 @@ from kedge.images.readers.contract import (
     Pictures,
     Reader,
     catalogued,
+    let_go,
     refuse_impostor,
 )
 from kedge.images.readers.labelled_arrays import (
@@ -144,6 +145,8 @@ class PngPictures(Pictures):
                 yield item.encode("latin1", "ignore")
             else:
                 yield item.tobytes() if isinstance(item, np.ndarray) else bytes(item)
+        if isinstance(last := self.items[-1], np.ndarray):
+            let_go(last)  # all of them are views of one file
 
 
 def _is_bytes(item: Any) -> bool:

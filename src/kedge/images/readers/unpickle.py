@@ -35,6 +35,9 @@ DEPTH = 100  # of containers in containers: data sets have less than ten
 KEY_LENGTH = 1024
 # The hashes of numbers, unlike those of text, can be chosen to collide: quadratic time.
 NUMBER_KEYS = 1 << 16
+# A small thing takes some 80 bytes, whose opcode may be one byte: this many take a gigabyte. The
+# 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million at most.
+MOST_OPCODES = 15_000_000
 
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]|[SU][1-9][0-9]{0,3}|O[48]?")
 _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
@@ -102,15 +105,18 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.number_keys = 0
         # What is copied was read before; copies of the same again and again would fill the memory.
-        self.to_copy = 4 * self.size
+        self.to_copy = 4 * self.size + 100_000
 
     def run(self) -> Any:
         data, table = self.data, _TABLE
-        while (code := data[self.pos]) != 46:  # STOP
+        for _ in range(MOST_OPCODES):
+            code = data[self.pos]
+            if code == 46:  # STOP
+                self.check_plain(self.stack[-1])
+                return self.stack[-1]
             self.pos += 1
             table[code](self)
-        self.check_plain(self.stack[-1])
-        return self.stack[-1]
+        raise self.refused(f"more than {MOST_OPCODES} small things")
 
     # ── what can be wrong ────────────────────────────────────────────────────────────────────
 
@@ -261,6 +267,10 @@ class _Machine:
 
     def put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
+
+    def empty_set(self) -> set[Any]:
+        self.copying(20)  # an empty one is large, and its opcode is a byte
+        return set()
 
     def extend(self, items: list[Any]) -> None:
         target = self.stack[-1]
@@ -442,7 +452,7 @@ _OPCODES: dict[bytes, Callable[[_Machine], object]] = {
     b")": lambda m: m.stack.append(()),
     b"]": lambda m: m.stack.append([]),
     b"}": lambda m: m.stack.append({}),
-    b"\x8f": lambda m: m.stack.append(set()),
+    b"\x8f": lambda m: m.stack.append(m.empty_set()),
     b"t": lambda m: m.push(tuple(m.till_mark())),
     b"\x85": lambda m: m.stack.append((m.stack.pop(),)),
     b"\x86": lambda m: m.stack.append((m.stack.pop(-2), m.stack.pop())),

@@ -1,0 +1,414 @@
+"""Images that are given as Python objects: arrays, tensors, lists, and other people's data sets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset, TensorDataset
+
+from kedge.errors import KedgeError
+from kedge.images.given import given_catalogue
+from kedge.images.pictures import Look, decode
+from kedge.images.readers.contract import Catalogue
+
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+GREY = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
+LABELS = [2, 0, 1, 1, 0, 2]
+
+
+def images(found: Catalogue, n_channels: int = 3) -> list[np.ndarray]:
+    """Height×width×channels, as they come out in the end."""
+    pictures = found.pictures.fetch(range(len(found)))
+    return [decode(picture, Look(8, n_channels)).transpose(1, 2, 0) for picture in pictures]
+
+
+def same(found: Catalogue, expected: np.ndarray) -> bool:
+    got = np.stack(images(found, 1 if expected.ndim == 3 else 3))
+    return np.array_equal(got[..., 0] if expected.ndim == 3 else got, expected)
+
+
+def named(found: Catalogue) -> list[str]:
+    return [found.classes[i] for i in found.labels]
+
+
+def sentence(given: object) -> str:
+    with pytest.raises(KedgeError) as caught:
+        given_catalogue(given)
+    said = str(caught.value)
+    assert said.endswith(".")
+    assert "\n" not in said
+    return said
+
+
+class DataSet:
+    """As torchvision's are, with whatever else is asked for."""
+
+    def __init__(self, items: Sequence[Any], **attributes: Any) -> None:
+        self.items, self.asked = items, 0
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> Any:
+        assert type(i) is int
+        self.asked += 1
+        item = self.items[i]
+        if isinstance(item, Exception):
+            raise item
+        return item() if callable(item) else item
+
+
+# ── images and labels ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (COLOUR, COLOUR),
+        (GREY, GREY),
+        (GREY[..., None], GREY),
+        (GREY[:, None], GREY),
+        (COLOUR.transpose(0, 3, 1, 2), COLOUR),
+        (torch.from_numpy(COLOUR).permute(0, 3, 1, 2), COLOUR),
+        (torch.from_numpy(COLOUR), COLOUR),
+        (torch.from_numpy(GREY), GREY),
+        (torch.from_numpy(GREY)[:, None], GREY),
+        (COLOUR.astype(np.float32) / 255, COLOUR),
+        (GREY.astype(np.float64) / 255, GREY),
+        (COLOUR.astype(np.float16) / 255, COLOUR),
+        (torch.from_numpy(COLOUR).permute(0, 3, 1, 2) / 255, COLOUR),
+        ((torch.from_numpy(GREY) / 255).requires_grad_(), GREY),
+        (list(COLOUR), COLOUR),
+        ([Image.fromarray(image) for image in COLOUR], COLOUR),
+        ([Image.fromarray(image) for image in GREY], GREY),
+    ],
+)
+def test_layouts(given: Any, expected: np.ndarray) -> None:
+    found = given_catalogue((given, LABELS))
+    assert same(found, expected)
+    assert named(found) == [f"class {label:04}" for label in LABELS]
+    first = given[0]
+    floats = "float" in str(getattr(first, "dtype", ""))
+    assert any("floats" in remark for remark in found.remarks) == floats
+    assert str(found.path) == "images given in memory"
+    assert found.parts == ()
+
+
+def test_all_values_survive_floats() -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    found = given_catalogue((torch.from_numpy(every) / 255, [0]))
+    assert np.array_equal(next(found.pictures.fetch([0])), every[0])
+
+
+def test_narrow_images_are_ambiguous_and_follow_the_kind() -> None:
+    """3×8×3 pixels or channels: arrays have channels last, tensors first."""
+    given = RNG.integers(0, 256, (2, 3, 8, 3), dtype=np.uint8)
+    array = next(given_catalogue((given, [0, 1])).pictures.fetch([0]))
+    tensor = next(given_catalogue((torch.from_numpy(given), [0, 1])).pictures.fetch([0]))
+    assert np.array_equal(array, given[0])
+    assert np.array_equal(tensor, given[0].transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        LABELS,
+        tuple(LABELS),
+        np.array(LABELS),
+        np.array(LABELS, dtype=np.uint8),
+        np.array(LABELS)[:, None],
+        torch.tensor(LABELS),
+        [torch.tensor(label) for label in LABELS],
+        [np.int16(label) for label in LABELS],
+    ],
+)
+def test_kinds_of_labels(labels: Any) -> None:
+    plain = given_catalogue((COLOUR, labels))
+    assert named(plain)[:3] == ["class 0002", "class 0000", "class 0001"]
+    called = given_catalogue((COLOUR, labels, ["x", "y", "a", "without images"]))
+    assert called.classes == ("a", "x", "y")
+    assert named(called) == ["a", "x", "y", "y", "x", "a"]
+    assert same(called, COLOUR)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, dtype=object)])
+def test_labels_that_are_names(kind: Callable[[Any], Any]) -> None:
+    names = [["ant", "bat", "cat"][label] for label in LABELS]
+    for given in ((COLOUR, kind(names)), (COLOUR, kind(names), ["cat", "bat", "ant", "dog"])):
+        found = given_catalogue(given)
+        assert named(found) == names
+        assert found.classes == ("ant", "bat", "cat")
+
+
+def test_names_that_are_tuples_or_occur_twice() -> None:
+    names = [("crane",), ("dog", "hound"), ("crane",)]
+    found = given_catalogue((COLOUR, LABELS, names))
+    assert found.classes == ("crane (0)", "crane (2)", "dog, hound")
+    assert named(found)[:3] == ["crane (2)", "crane (0)", "dog, hound"]
+
+
+def test_paths(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(6)]
+    for file, image in zip(files, COLOUR, strict=True):
+        Image.fromarray(image).save(file)
+    for given in (files, [str(file) for file in files], np.array([str(file) for file in files])):
+        found = given_catalogue((given, LABELS))
+        assert same(found, COLOUR)
+        assert found.pictures.name(3) == str(files[3])
+    files[2].unlink()
+    found = given_catalogue((files, LABELS))
+    assert [p == b"" for p in found.pictures.fetch(range(6))] == [False] * 2 + [True] + [False] * 3
+    assert "is not there" in sentence(([tmp_path / "no.png"], [0]))
+
+
+def test_images_of_different_sizes() -> None:
+    given = [RNG.integers(0, 256, (5 + i, 9, 3), dtype=np.uint8) for i in range(3)]
+    ragged = np.empty(3, dtype=object)
+    ragged[:] = given
+    for some in (given, ragged):
+        found = given_catalogue((some, [0, 1, 0]))
+        pictures = list(found.pictures.fetch(range(3)))
+        assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr", "F"])
+def test_modes_of_pillow(mode: str) -> None:
+    ramp = np.tile(np.linspace(0, 255, 8).astype(np.uint8), (8, 1))
+    plain = Image.fromarray(ramp)
+    image = Image.fromarray(ramp.astype(np.uint16) * 257) if mode == "I;16" else plain.convert(mode)
+    (got,) = images(given_catalogue(([image], [0])))
+    assert np.abs(got.astype(int) - ramp[..., None]).max() <= (255 if mode == "1" else 3)
+
+
+def test_transparency_shows_white() -> None:
+    clear = np.zeros((1, 8, 8, 4), dtype=np.uint8)
+    for given in (clear, clear.transpose(0, 3, 1, 2), [Image.fromarray(clear[0])]):
+        (got,) = images(given_catalogue((given, [0])))
+        assert (got == 255).all()
+
+
+def test_a_camera_that_was_turned() -> None:
+    image = Image.fromarray(COLOUR[0])
+    image.getexif()[0x0112] = 3
+    (got,) = images(given_catalogue(([image], [0])))
+    assert np.array_equal(got, COLOUR[0][::-1, ::-1])
+
+
+# ── by class ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    Image.fromarray(COLOUR[5]).save(path)
+    given = {
+        "cat": COLOUR[:2],
+        "ant": [COLOUR[2], Image.fromarray(COLOUR[3]), torch.from_numpy(COLOUR[4]), path],
+        "none": [],
+    }
+    found = given_catalogue(given)
+    assert found.classes == ("ant", "cat")
+    assert named(found) == ["cat"] * 2 + ["ant"] * 4
+    assert same(found, COLOUR)
+    assert found.remarks == ("1 classes have no image and were left out, the first is 'none'",)
+    assert found.pictures.name(1) == "image of 'cat', 1"
+    assert found.pictures.name(5) == str(path)
+    assert given_catalogue({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
+
+
+# ── data sets ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("attribute", ["targets", "labels", "_labels"])
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_labels_at_hand_are_not_asked_for(attribute: str, kind: Callable[[Any], Any]) -> None:
+    items = [(Image.fromarray(COLOUR[i % 6]), i % 3) for i in range(600)]
+    given = DataSet(
+        items, classes=["b", "c", "a"], **{attribute: kind([i % 3 for i in range(600)])}
+    )
+    found = given_catalogue(given)
+    assert given.asked < 40
+    assert found.classes == ("a", "b", "c")
+    assert named(found)[:4] == ["b", "c", "a", "b"]
+    assert same(found, np.concatenate([COLOUR] * 100))
+    assert found.remarks == ()
+    assert found.pictures.name(17) == "item 17"
+
+
+@pytest.mark.parametrize("label", [int, str, np.int64, np.array, torch.tensor])
+def test_labels_that_must_be_asked_for(label: Callable[[Any], Any]) -> None:
+    given = DataSet([(image, label(i)) for image, i in zip(COLOUR, LABELS, strict=True)])
+    found = given_catalogue(given)
+    expected = [str(i) if label is str else f"class {i:04}" for i in LABELS]
+    assert named(found) == expected
+    assert same(found, COLOUR)
+
+
+def test_labels_at_hand_that_are_wrong() -> None:
+    """A `target_transform` changes what items say, but neither `targets` nor `classes`."""
+    items = [(image, i + 1) for image, i in zip(COLOUR, LABELS, strict=True)]
+    found = given_catalogue(DataSet(items, targets=LABELS, classes=["a", "b", "c", "d"]))
+    assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
+    assert "do not fit" in found.remarks[0]
+    for wrong in (LABELS[:3], [[1, 0]] * 6, np.eye(6), "abcdef", {1: 2}, None):
+        found = given_catalogue(DataSet(items, targets=wrong))
+        assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
+
+
+def test_classes_that_do_not_fit() -> None:
+    items = list(zip(COLOUR, LABELS, strict=True))
+    for classes in (["a", "b"], {"a": 0}, [1, 2, 3], "abc", []):
+        found = given_catalogue(DataSet(items, classes=classes))
+        assert found.classes == ("class 0000", "class 0001", "class 0002")
+
+
+def test_data_sets_of_torch() -> None:
+    tensors = torch.from_numpy(COLOUR).permute(0, 3, 1, 2) / 255
+    whole = TensorDataset(tensors, torch.tensor(LABELS))
+    found = given_catalogue(whole)
+    assert same(found, COLOUR)
+    assert named(found)[0] == "class 0002"
+    items = list(zip(COLOUR, LABELS, strict=True)) * 100
+    owner = DataSet(items, targets=LABELS * 100, classes=["x", "y", "z"])
+    part = Subset(owner, list(range(1, 600, 2)))
+    found = given_catalogue(part)
+    assert owner.asked < 40
+    assert named(found)[:3] == ["x", "y", "z"]
+    assert same(found, np.concatenate([COLOUR[1::2]] * 100))
+
+
+def test_a_list_of_pairs_is_a_data_set() -> None:
+    pairs = list(zip(COLOUR, LABELS, strict=True))
+    assert same(given_catalogue(pairs), COLOUR)
+    assert same(given_catalogue(tuple(pairs[:2])), COLOUR[:2])
+
+
+def test_items_that_raise() -> None:
+    items: list[Any] = [(image, i) for image, i in zip(COLOUR, LABELS, strict=True)] * 4
+    items[0], items[7] = OSError("truncated"), ValueError("broken")
+    at_hand = given_catalogue(DataSet(items, targets=LABELS * 4))
+    pictures = list(at_hand.pictures.fetch(range(24)))
+    assert [i for i, picture in enumerate(pictures) if isinstance(picture, bytes)] == [0, 7]
+    asked = given_catalogue(DataSet(items))
+    assert len(asked) == 22
+    assert asked.remarks == (
+        "2 items cannot be had and were left out, the first is item 0 (OSError)",
+    )
+    assert asked.pictures.name(0) == "item 1"
+    assert np.array_equal(next(asked.pictures.fetch([6])), COLOUR[2])
+
+
+def test_random_transforms_are_named() -> None:
+    items = [(lambda i=i: (RNG.integers(0, 256, (8, 8), dtype=np.uint8), i)) for i in LABELS]
+    found = given_catalogue(DataSet(items))
+    assert "without random transforms" in found.remarks[0]
+    assert found.stamp == given_catalogue(DataSet(items)).stamp
+
+
+# ── what is wrong ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (5, "int is nothing that holds images"),
+        (None, "NoneType is nothing"),
+        (COLOUR, "ndarray is nothing"),
+        (iter([1]), "is nothing that holds images"),
+        ((COLOUR, LABELS[:-1]), "6 images but 5 labels"),
+        ((COLOUR[0], LABELS), "shape (8, 8, 3)"),
+        ((COLOUR[None], LABELS), "shape (1, 6, 8, 8, 3)"),
+        ((COLOUR[..., :2], LABELS), "shape (8, 8, 2)"),
+        ((COLOUR.astype(np.int64), LABELS), "of int64"),
+        ((COLOUR > 9, LABELS), "of bool"),
+        ((COLOUR.astype(np.float32), LABELS), "expected 0 to 1"),
+        ((COLOUR / 127.5 - 1, LABELS), "without Normalize"),
+        ((COLOUR * np.nan, LABELS), "floats from nan"),
+        ((torch.zeros(6, 3, 8, 8, dtype=torch.bfloat16), LABELS), "BFloat16"),
+        ((iter(COLOUR), LABELS), "expected an array of several"),
+        (("images", LABELS), "images are of type str"),
+        ((COLOUR, "labels"), "labels are of type str"),
+        ((COLOUR, 3), "labels are of type int"),
+        ((COLOUR, np.eye(6)), "labels are of float64 in the shape (6, 6)"),
+        ((COLOUR, [0.5] * 6), "a label is '0.5'"),
+        ((COLOUR, [[1, 0]] * 6), "a label is '[1, 0]'"),
+        ((COLOUR, [None] * 6), "a label is 'None'"),
+        ((COLOUR, [""] * 6), "a label is ''"),
+        ((COLOUR, [0, 1, "x", 0, 1, 0]), "some are text"),
+        ((COLOUR, [0, 1, -1, 0, 1, 0]), "image 2 has the label -1"),
+        ((COLOUR, LABELS, ["a", "b"]), "not among the 2 classes"),
+        ((COLOUR, LABELS, [1, 2, 3]), "must be a list of texts"),
+        ((COLOUR, ["x"] * 6, ["a", "b"]), "not among the 2 classes"),
+        (([None] * 6, LABELS), "of type NoneType"),
+        (([], []), "no image was found"),
+        ((COLOUR[:0], []), "no image was found"),
+        ({}, "no image was found"),
+        ({"a": COLOUR[0]}, "expected several images"),
+        ({"a": Path("x")}, "images are of type"),
+        ({"a": "x.png"}, "images are of type str"),
+        ({None: COLOUR}, "a label is 'None'"),
+        ([], "data set list is empty"),
+        (list(COLOUR), "item 0 of the data set is of type ndarray"),
+        ([{"image": COLOUR[0], "label": 0}], "of type dict; expected (image, label)"),
+        ([(COLOUR[0], np.zeros(3))], "a label is"),
+        ([("no.png", 0)], "no.png is not there"),
+        ([(COLOUR[0], 0), (torch.full((3, 8, 8), -2.1), 1)], "without Normalize"),
+        ("text", "item 0 of the data set is of type str"),
+    ],
+)
+def test_wrong_things(given: object, said: str) -> None:
+    assert said in sentence(given)
+
+
+def test_data_sets_that_do_not_work() -> None:
+    said = sentence(DataSet([TypeError("'NoneType' object is not callable")] * 9))
+    assert "raises TypeError ('NoneType' object is not callable)" in said
+
+    class Endless(DataSet):
+        def __len__(self) -> int:
+            raise TypeError("has no length")
+
+    assert "has no length" in sentence(Endless([]))
+
+
+def test_stamps() -> None:
+    def stamp(*given: Any) -> str:
+        return given_catalogue(given).stamp
+
+    again = COLOUR.copy()
+    assert stamp(again, LABELS) == stamp(COLOUR, LABELS)
+    assert stamp(COLOUR, [*LABELS[:-2], 2, 0]) != stamp(COLOUR, LABELS)
+    assert stamp(COLOUR, LABELS, ["a", "b", "c"]) != stamp(COLOUR, LABELS)
+    again[3, 4, 4, 1] ^= 1
+    assert stamp(again, LABELS) != stamp(COLOUR, LABELS)
+    items = list(zip(COLOUR, LABELS, strict=True))
+    assert given_catalogue(items).stamp == given_catalogue(DataSet(items).items).stamp
+    assert given_catalogue(items).stamp != given_catalogue(items[:-1]).stamp
+
+
+def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
+    """A mapped array, of which the file is empty."""
+    mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(12_000, 84, 84, 3))
+    found = given_catalogue((mapped, np.arange(12_000) % 7))
+    (picture,) = found.pictures.fetch([11_999])
+    assert isinstance(picture, np.ndarray)
+    assert np.shares_memory(picture, mapped)
+
+
+def test_torch_is_not_imported() -> None:
+    code = (
+        "import sys, numpy as np; import kedge.images.given_pictures as g; "
+        "before = 'torch' in sys.modules; "
+        "g.picture_of(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
