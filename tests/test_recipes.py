@@ -71,7 +71,9 @@ def test_every_recipe_is_whole_and_says_how_it_is_launched(name: str) -> None:
     assert len({repr(each) for each in found.values()}) == len(found), "two parts are the same"
     needs = {protocol(each.protocol).needs_data for each in found.values()}
     assert needs == {not name.startswith("drawings-")}
-    launched = f"#   kedge bench {name}" + (" --data FOLDER" if needs == {True} else "")
+    launched = f"#   kedge bench {name}"
+    if needs == {True}:
+        launched += f" --data {'FOLDER' if recipe.data_names or name == 'omniglot' else 'DATA'}"
     assert launched in header.splitlines()
     assert "# Results: " in header
     assert all(line.startswith("#") for line in header.strip().splitlines())

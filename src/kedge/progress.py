@@ -86,4 +86,9 @@ def note(text: str) -> None:
     """A line that stays: something has just been finished."""
     progress = _shown.get()
     if progress is not None:
-        progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """On its lines, and without what would command the terminal: names may hold anything."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -200,18 +200,18 @@ CLASSES = ("label", "class", "class_name", "category", "name")
 
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("of_class", CLASSES)
-@pytest.mark.parametrize("form", ["csv", "jsonl", "ndjson"])
-def test_names_of_columns(tmp_path: Path, image: str, of_class: str, form: str) -> None:
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson"])
+def test_names_of_columns(tmp_path: Path, image: str, of_class: str, kind: str) -> None:
     draw(tmp_path / "x" / "a.png", 10)
     draw(tmp_path / "x" / "b.png", 20)
     rows = [("x/a.png", "cat"), ("./x/b.png", "dog")]
-    if form == "csv":
+    if kind == "csv":
         text = f"id,{of_class.upper()},{image.title()}\n" + "".join(
             f"{i},{c},{f}\n" for i, (f, c) in enumerate(rows)
         )
     else:
         text = "".join(json.dumps({"id": 1, image: f, of_class: c}) + "\n" for f, c in rows)
-    for path in (write(tmp_path / f"anything.{form}", text), tmp_path):
+    for path in (write(tmp_path / f"anything.{kind}", text), tmp_path):
         assert contents(read(path, ListedReader())) == {("", "cat", 10), ("", "dog", 20)}
 
 
@@ -651,7 +651,7 @@ def test_the_real_omniglot() -> None:
     catalogue = read(SHARED, OmniglotReader())
     assert len(catalogue.classes) == 1623
     assert set(catalogue.counts.tolist()) == {20}
-    assert len(catalogue.classes_of("train")), len(catalogue.classes_of("test")) == (964, 659)
+    assert [len(catalogue.classes_of(part)) for part in catalogue.parts] == [964, 659]
     assert catalogue.remarks == ()
     first, last = catalogue.pictures.fetch([0, len(catalogue) - 1])
     for half, picture in (("images_background", first), ("images_evaluation", last)):

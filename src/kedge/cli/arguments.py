@@ -10,6 +10,7 @@ from tyro.conf import arg
 
 from kedge.config import Count
 from kedge.errors import KedgeError
+from kedge.progress import printable
 
 Data = Annotated[
     str,
@@ -58,4 +59,4 @@ def as_text(count: Count) -> str:
 
 def say(console: Console, text: str) -> None:
     """As it is: a path may hold what rich would take for markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

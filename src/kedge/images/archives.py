@@ -229,9 +229,9 @@ class Tar(Archive):
                     more = self._block(at)[504]
                     at += BLOCK
             at += -(-size // BLOCK) * BLOCK
-            self._refuse_bomb(at)  # before it is read past
 
     def _block(self, at: int) -> bytes:
+        self._refuse_bomb(at)  # before it is unpacked up to there
         self._file.seek(at)
         block = self._file.read(BLOCK)
         if len(block) < BLOCK:

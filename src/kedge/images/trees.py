@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 from kedge.errors import KedgeError
@@ -80,9 +80,10 @@ class FolderTree(Tree):
         empty: list[str] = []
         circles: list[str] = []
         visits: Counter[tuple[int, int]] = Counter()
-        waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]
+        # Upper folders first: if there are too many ways to one, the short ones count.
+        waiting: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])
         while waiting:
-            folder, above = waiting.pop()
+            folder, above = waiting.popleft()
             here, entries = self._entries(folder)
             visits[here] += 1
             if here in above or visits[here] > MOST_VISITS:
@@ -107,7 +108,7 @@ class FolderTree(Tree):
                     raise KedgeError(f"{full!a}: this name is not UTF-8; rename it.") from None
                 except OSError:  # a link to itself, or to what may not be seen
                     broken.append(name)
-            waiting += [(name, (*above, here)) for name in sorted(within, reverse=True)]
+            waiting.extend((name, (*above, here)) for name in sorted(within))
             if folder and not within and not any_file:
                 empty.append(folder.rstrip("/"))
         self.remarks = (
