@@ -89,6 +89,7 @@ def note(text: str) -> None:
         progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def printable(text: str) -> str:
-    """On its lines, and without what would command the terminal: names may hold anything."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+def printable(text: str, *, one_line: bool = False) -> str:
+    """Without what would command the terminal: names may hold anything."""
+    kept = "" if one_line else "\n"
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

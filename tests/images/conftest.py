@@ -384,7 +384,7 @@ def omniglot(folder: Path, zips: bool = False) -> Written:
             folder.mkdir(parents=True, exist_ok=True)
             with zipfile.ZipFile(folder / f"{half}.zip", "w") as archive:
                 for name, content in files.items():
-                    archive.writestr(name, content)
+                    archive.writestr(zipfile.ZipInfo(name), content)
         else:
             for name, content in files.items():
                 put(folder / name, content)
@@ -449,7 +449,7 @@ def archive(folder: Path, name: str) -> Written:
     if name.endswith(".zip"):
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             for member, content in members.items():
-                packed.writestr(member, content)
+                packed.writestr(zipfile.ZipInfo(member), content, zipfile.ZIP_DEFLATED)
     else:
         with tarfile.open(path, {".tar": "w"}.get(path.suffix, f"w:{path.suffix[1:]}")) as tar:
             for member, content in members.items():

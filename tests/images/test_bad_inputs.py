@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -39,7 +40,7 @@ PACKED = 3  # of so many cases one is packed too
 # ── the process that runs them ───────────────────────────────────────────────────────────────
 
 WATCHED = """
-import json, os, re, resource, signal, sys, tempfile, time, traceback
+import ctypes, json, os, re, resource, signal, sys, tempfile, time, traceback
 import torch, pyarrow.parquet, kedge.cli
 from PIL import Image
 
@@ -61,6 +62,7 @@ def memory(what):
         return int(re.search(what + r":\\s+(\\d+) kB", file.read())[1])
 
 def forget_peak():
+    ctypes.CDLL(None).malloc_trim(0)  # what a command keeps for itself must not hide the next one
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -70,7 +72,7 @@ def forget_peak():
 def run(words):
     sys.argv = ["kedge", "data", *words]
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 12 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, 4 * seconds)
     try:
         kedge.cli.main()
     except SystemExit as end:
@@ -85,7 +87,6 @@ def run(words):
         signal.setitimer(signal.ITIMER_REAL, 0)
     return 0
 
-limited = False
 for name, *words in cases:
     if name == "limit":
         now = memory("VmSize") * 1024
@@ -133,7 +134,7 @@ class Cases:
     must: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, must: str, files: dict[str, bytes], give: str = "") -> Path:
-        name = f"{len(self.given):03} {name}"
+        name = f"{len(self.given):03} {re.sub('[^a-z0-9.]+', ' ', name.lower())[:60].strip()}"
         folder = self.root / name
         folder.mkdir(parents=True)
         for file, content in files.items():
@@ -206,14 +207,15 @@ def spoilt(cases: Cases, seed_of: dict[str, Seed]) -> None:
     """Truncated, with changed bytes, with something before or behind."""
     for name, seed in seed_of.items():
         content, rng = seed.content, cases.rng
-        noticed = "either" if name in TEXTS else "noticed"
         cuts = {1, len(content) - 1, *(rng.randrange(2, len(content)) for _ in range(3))}
         for cut in sorted(cuts):
-            last = cut == len(content) - 1 and name not in ("parquet", "store", "cache")
-            cases.add(
-                f"{name} cut at {cut}", "either" if last else noticed, seed.with_(content[:cut]),
-                seed.give,
-            )  # fmt: skip
+            # Some end with what nobody needs, and these have all images nevertheless.
+            spare = 26 if name == "folder" else name not in ("parquet", "store", "cache")
+            if cut >= len(content.rstrip(b"\0")) - spare:
+                must = "either"
+            else:
+                must = "either" if name in TEXTS else "noticed"
+            cases.add(f"{name} cut at {cut}", must, seed.with_(content[:cut]), seed.give)
         for _ in range(4):
             changed = bytearray(content)
             for _ in range(8):
@@ -244,7 +246,8 @@ def swapped(cases: Cases, seed_of: dict[str, Seed]) -> None:
     }
     kinds = list(others)
     for k, (name, seed) in enumerate(seed_of.items()):
-        must = "either" if name in ("cifar-100 meta", "tiny", "ravi", "folder") else "refused"
+        partly = ("cifar-100 meta", "cifar lists", "tiny", "ravi", "folder")  # others are whole
+        must = "either" if name in partly else "refused"
         for i in range(4):
             kind = kinds[(k + 3 * i) % len(kinds)]
             fine = (kind, name) in (("zip", "zip"), ("store", "store"), ("parquet", "parquet"))
@@ -456,7 +459,8 @@ def tables(cases: Cases, seed_of: dict[str, Seed]) -> None:
     for length in (0, 1, size + 1, len(good), 0x7FFFFFFF, 0xFFFFFFFF):
         content = good[:-8] + length.to_bytes(4, "little") + b"PAR1"
         cases.add("parquet footer's length", "refused", {"x.parquet": content}, "x.parquet")
-    bomb = parquet({"image": pa.array([bytes(1 << 28)]), "label": pa.array([0])}, None, "zstd")
+    zeros = pa.array([bytes(1 << 20)] * 220)
+    bomb = parquet({"image": zeros, "label": pa.array([0] * 220)}, None, "zstd")
     cases.add("parquet bomb", "refused", {"x.parquet": bomb}, "x.parquet")
 
 
@@ -480,13 +484,20 @@ def archives(cases: Cases) -> None:
     for name, members in slips.items():
         cases.add(f"zip {name}", "refused", {"x.zip": zipped(members)}, "x.zip")
         cases.add(f"tar {name}", "refused", {"x.tar": tarred(members)}, "x.tar")
-    zeros = bytes(1 << 28)
-    cases.add(
-        "zip bomb", "refused", {"x.zip": zipped({"a/b.png": zeros, "a/c.png": zeros})}, "x.zip"
+    zeros = bytes(1 << 26)
+    packed = deflated(zeros)
+    bomb = zip_of([(f"a/{i}.png", packed, len(zeros), 0) for i in range(8)])
+    cases.add("zip bomb", "refused", {"x.zip": bomb}, "x.zip")
+    black = b"BM" + struct.pack(
+        "<IHHIIiiHHIIiiII", 12_000_054, 0, 0, 54, 40, 2000, 2000, 1, 24, *[0] * 6
     )
-    many = zipped({f"a/{i}.png": zeros[: 1 << 24] for i in range(15)})
-    cases.add("zip of large zeros", "refused", {"x.zip": many}, "x.zip")
-    cases.add("tar.gz bomb", "refused", {"x.tar.gz": gzip.compress(zeros, 1) * 2}, "x.tar.gz")
+    black += bytes(12_000_000)
+    packed, check = deflated(black), zlib.crc32(black)
+    many = [(f"{i % 2}/{i}.bmp", packed, len(black), check) for i in range(40)]
+    filling = cases.rng.randbytes(5 << 20)  # so that it is no bomb by its size
+    many.append(("noise.bin", deflated(filling), len(filling), zlib.crc32(filling)))
+    cases.add("zip of large images", "either", {"x.zip": zip_of(many)}, "x.zip")
+    cases.add("tar.gz bomb", "refused", {"x.tar.gz": gzip.compress(zeros, 1) * 8}, "x.tar.gz")
     long = tarred({"a" * 90_000 + ".png": image})
     cases.add("tar long name", "refused", {"x.tar": long}, "x.tar")
     lying = bytearray(zipped({"a/b.png": zeros[: 1 << 20], "c/b.png": image}))
@@ -583,9 +594,9 @@ def pictures(cases: Cases) -> None:
     at = large_jpeg.index(b"\xff\xc0")
     large_jpeg[at + 5 : at + 9] = struct.pack(">HH", 65000, 65000)
     row = b"\0" + bytes(12_500)
-    bits = zlib.compressobj(9)
-    real = bits.compress(row * 50_000) + bits.flush()
-    text = b"k\0\0" + zlib.compress(bytes(1 << 27))
+    bits = zlib.compressobj(1)
+    real = bits.compress(row * 5_000) + bits.flush()
+    text = b"k\0\0" + zlib.compress(bytes(1 << 27), 1)
     whole = png()
     bad = {
         "claims.png": claims,
@@ -603,16 +614,17 @@ def pictures(cases: Cases) -> None:
         "large.webp": b"RIFF\x1a\0\0\0WEBPVP8L\x0e\0\0\0/\xff\xff\xff\x0f" + bytes(9),
         "large.jp2": b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(60),
         "large.avif": b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(200),
-        "script.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) (w) file\n",
+        "script.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) (w) file\n",
         "vector.png": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     }
     for name, content in bad.items():
         good = {"a/good.png": png(0), "b/good.png": png(1)}
         cases.add(f"image {name}", "noticed", {**good, f"a/{name}": content})
         cases.add(f"image {name} alone", "refused", {f"a/{name}": content})
-    layers = io.BytesIO()
-    Image.new("RGBA", (7000, 7000), (1, 2, 3, 4)).save(layers, "PNG", compress_level=9)
-    cases.add("image of 49 million pixels", "either", {"a/b.png": layers.getvalue()})
+    cases.add("image that ends early, alone", "noticed", {"a/b.png": whole[:-60]})
+    large = struct.pack(">II", 7000, 7000) + b"\x08\6\0\0\0"  # red, green, blue and alpha
+    layers = png_of(large, zlib.compress(bytes(7000 * 28_001), 1), raw=True)
+    cases.add("image of 49 million pixels", "either", {"a/b.png": layers})
 
 
 def arrays(cases: Cases, seed_of: dict[str, Seed]) -> None:
@@ -639,19 +651,15 @@ def arrays(cases: Cases, seed_of: dict[str, Seed]) -> None:
                 "val_images.npz": zipped({"images.npy": array}, method),
                 "val_labels.pkl": labels,
             }
-            cases.add(f"npz {header[:70]}", "refused", files)
+            cases.add(f"npz header {header}", "refused", files)
     for what, members in {
         "other key": {"other.npy": b""},
         "no header": {"images.npy": b""},
         "a long header": {"images.npy": b"\x93NUMPY\2\0\xff\xff\xff\xff{"},
-        "bomb": {"images.npy": bytes(1 << 28)},
+        "bomb": {"images.npy": bytes(1 << 27)},
     }.items():
         files = {"val_images.npz": zipped(members), "val_labels.pkl": labels}
         cases.add(f"npz {what}", "refused", files)
-    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (3, 10000, 10000, 3), }"
-    array = b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + bytes(3 * 10**8)
-    files = {"val_images.npz": zipped({"images.npy": array}), "val_labels.pkl": labels}
-    cases.add("npz of zeros that are images", "refused", files)
 
 
 def stores(cases: Cases) -> None:
@@ -791,6 +799,23 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
     return file.getvalue()
 
 
+def deflated(content: bytes) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, -15)
+    return packer.compress(content) + packer.flush()
+
+
+def zip_of(members: list[tuple[str, bytes, int, int]]) -> bytes:
+    """Of what is deflated already: names, bytes, sizes and checksums."""
+    content, directory = b"", b""
+    for name, packed, size, check in members:
+        about = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 33, check, len(packed), size, len(name), 0)
+        place = struct.pack("<HHHII", 0, 0, 0, 0, len(content))
+        directory += b"PK\1\2\x14\0" + about + place + name.encode()
+        content += b"PK\3\4" + about + name.encode() + packed
+    end = struct.pack("<HHHHIIH", 0, 0, *[len(members)] * 2, len(directory), len(content), 0)
+    return content + directory + b"PK\5\6" + end
+
+
 def tarred(members: dict[str, bytes], size: int | None = None, **about: Any) -> bytes:
     """`size` is what the last entry says of itself."""
     file = io.BytesIO()
@@ -815,7 +840,8 @@ def parquet(
 ) -> bytes:
     file = io.BytesIO()
     table = pa.table(columns)
-    pq.write_table(table.replace_schema_metadata(metadata), file, compression=how)
+    table = table.replace_schema_metadata(metadata)
+    pq.write_table(table, file, compression=how, use_dictionary=False, write_statistics=False)
     return file.getvalue()
 
 
@@ -862,6 +888,7 @@ class Outcome:
     cases: Cases
     whole: dict[str, Ended]  # the same data sets before anything was done to them
     inspected: dict[str, Ended]
+    shown: dict[str, Ended]  # some of them as a table
     packed: dict[str, Ended]
     places: dict[str, Path]  # where the packed ones would be
     before: dict[str, tuple[int, int]]
@@ -879,6 +906,8 @@ def below(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def outcome(forms: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("memory is watched by what Linux says of it")
     root = tmp_path_factory.mktemp("bad")
     canary = root / "canary"
     cases = Cases(root / "cases", canary)
@@ -908,6 +937,8 @@ def outcome(forms: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     commands.insert(start, ["limit"])
     chosen = [n for i, n in enumerate(cases.given) if i % PACKED == 0 or n[4:].startswith("image")]
     places = {}
+    odd = [n for n in cases.given if re.search("terminals|odd|escape|nul|half a char", n)]
+    commands += [[f"show {name}", "inspect", str(cases.given[name])] for name in odd]
     for name in chosen:
         places[name] = packed / name / "x.images"
         places[name].parent.mkdir()
@@ -942,6 +973,7 @@ def outcome(forms: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
         cases,
         {name: ended[case] for name, case in whole.items()},
         {name: ended[name] for name in cases.given},
+        {name: ended[f"show {name}"] for name in odd},
         {name: ended[f"pack {name}"] for name in chosen},
         places,
         before,
@@ -985,13 +1017,11 @@ def test_each_is_one_sentence_or_is_read(outcome: Outcome) -> None:
         must, path = outcome.cases.must[name], outcome.cases.given[name]
         if ended.rc == 0:
             if must == "refused":
-                problems.append(f"{name}: was read: {ended.out[-700:]}")
+                problems.append(f"{name}: was read: {ended.out[-200:]}")
                 continue
             if ended.err:
                 problems.append(f"{name}: said {ended.err}")
             found = json.loads(ended.out)
-            if not all(remark.isprintable() for remark in found["remarks"]):
-                problems.append(f"{name}: is no remark for people: {found['remarks']!a}")
             if must == "noticed" and not noticed(outcome, name, found):
                 problems.append(f"{name}: nothing was noticed: {found['remarks']}")
         elif wrong := sentence(ended, str(path), str(path.parent)):
@@ -1011,6 +1041,17 @@ def noticed(outcome: Outcome, name: str, found: dict[str, Any]) -> bool:
     return any(remark not in known and few not in remark for remark in found["remarks"])
 
 
+def test_no_name_reaches_the_terminal_as_it_is(outcome: Outcome) -> None:
+    """It could move the cursor, or look like another line."""
+    assert len(outcome.shown) > 10
+    problems = []
+    for name, ended in outcome.shown.items():
+        lines = (ended.out + ended.err).split("\n")[:-1]
+        if ended.rc not in (0, 1) or not all(line.isprintable() for line in lines):
+            problems.append(f"{name}: {ended.rc} {ended.out!a} {ended.err[-500:]!a}")
+    assert not problems, f"{len(problems)}\n" + "\n".join(problems)
+
+
 def test_nothing_is_run(outcome: Outcome) -> None:
     assert not list(outcome.cases.canary.parent.glob("canary*"))
 
@@ -1025,8 +1066,7 @@ def test_time_and_memory_are_bounded(outcome: Outcome) -> None:
     both = {**outcome.inspected, **{f"pack {k}": v for k, v in outcome.packed.items()}}
     slow = {name: ended.seconds for name, ended in both.items() if ended.seconds > SECONDS}
     large = {name: ended.grown for name, ended in both.items() if ended.grown > GROWTH}
-    assert not slow
-    assert not large
+    assert (slow, large) == ({}, {})
 
 
 def test_packing_leaves_nothing_where_it_fails(outcome: Outcome) -> None:

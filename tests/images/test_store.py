@@ -229,11 +229,11 @@ s.CHUNK = d.CHUNK = 1
 s.NOTE_EVERY = 0.0
 """
 SLOW = """
-fast = d._decode_some
+fast = d.decode_each
 def slow(*args):
     time.sleep(0.05)
     return fast(*args)
-d._decode_some = slow
+d.decode_each = slow
 """
 
 

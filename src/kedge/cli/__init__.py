@@ -37,7 +37,7 @@ def main() -> None:
     try:
         _parse(sys.argv[1:]).run(Console())
     except KedgeError as error:
-        sys.exit(f"kedge: {printable(str(error))}")
+        sys.exit(f"kedge: {printable(str(error), one_line=True)}")
     except KeyboardInterrupt:
         goes_on = sys.argv[1:2] in (["bench"], ["train"], ["update"]) or sys.argv[2:3] == ["pack"]
         said = "stopped; the same command continues from here" if goes_on else "stopped"

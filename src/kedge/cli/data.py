@@ -118,7 +118,7 @@ class Pack:
             table = pack(found, look, out)
         remarks = _about(out).get("remarks", [])
         for remark in map(str, remarks) if isinstance(remarks, list) else ():
-            print(f"kedge: {printable(remark)}.", file=sys.stderr)
+            print(f"kedge: {printable(remark, one_line=True)}.", file=sys.stderr)
         size = out.stat().st_size
         say(
             console,
@@ -168,7 +168,7 @@ def _show(console: Console, found: Examination) -> None:
     rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     rows.add_row("  classes", f"{found.n_classes:,}")
     rows.add_row("  images", f"{found.n_images:,}")
-    rows.add_row("  per class", escape(printable(_per_class(found))))
+    rows.add_row("  per class", escape(printable(_per_class(found), one_line=True)))
     rows.add_row("  size", _sizes(found))
     rows.add_row("  split", escape(_split(found)))
     look, colour = found.look, "grey" if found.look.n_channels == 1 else "colour"
@@ -185,7 +185,7 @@ def _show(console: Console, found: Examination) -> None:
         return
     say(console, f"  What is wrong with it, or worth knowing ({seen}):")
     for remark in found.remarks:
-        say(console, f"  - {remark}.".replace("\n", "\\n"))
+        say(console, f"  - {printable(remark, one_line=True)}.")
 
 
 def _per_class(found: Examination) -> str:

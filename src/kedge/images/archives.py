@@ -301,4 +301,4 @@ def _records(text: bytes) -> dict[str, str]:
 
 def _reason(error: Exception) -> str:
     """On one line, and never empty."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split())[:120] or type(error).__name__

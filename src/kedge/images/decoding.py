@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,20 +17,17 @@ from jaxtyping import Int64, UInt8
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.pictures import (
-    Look,
-    Measured,
-    Picture,
-    decode,
-    huge_ones_without_warning,
-    measure,
-)
+from kedge.images.pictures import Look, Measured, Picture, huge_ones_without_warning, measure
 from kedge.images.readers.contract import Catalogue, Pictures
 from kedge.images.table import ImageTable
+from kedge.images.workers import Answers, Worker, decode_each
 
+T = TypeVar("T")
 CHUNK = 64  # pictures that a worker decodes at a time
 LARGEST = 84  # px: the size chosen for photographs, as in the paper
 A_FEW = 200  # pictures are looked at to choose size and channels
+WORTH_PROCESSES = 2000  # pictures
+BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of pictures before they are decoded
 NAMED = 20  # unreadable pictures are named, more are counted
 
 
@@ -39,6 +38,11 @@ class Decoded:
     numbers: Int64[np.ndarray, " good"]  # of pictures in the catalogue
     pixels: UInt8[np.ndarray, "good c h w"]
     unreadable: dict[int, str]  # number → reason
+
+    @property
+    def last(self) -> int:
+        """The number of the last picture."""
+        return max([*self.numbers[-1:].tolist(), *self.unreadable])
 
 
 def suited(
@@ -80,40 +84,110 @@ def spread(n: int, most: int) -> list[int]:
 
 def decoded(pictures: Pictures, look: Look, chunks: Sequence[int]) -> Iterator[Decoded]:
     """These chunks of the pictures, one after the other. Few are in memory at a time."""
-    workers = max(2, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 4
-    waiting: deque[Future[Decoded]] = deque()
-    with huge_ones_without_warning(), ThreadPoolExecutor(workers) as pool:
+    # Each worker is asked by one thread at a time. Few pictures are not worth starting any.
+    n = n_workers() if len(chunks) * CHUNK >= WORTH_PROCESSES else 0
+    workers = [Worker() for _ in range(n)]
+    free: SimpleQueue[Worker] = SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def some(batch: Batch) -> Decoded:
+        if not workers:
+            return _sorted_out(batch, decode_each(batch.pictures, look), look)
+        worker = free.get()
         try:
-            for chunk in chunks:
-                numbers = range(chunk * CHUNK, min((chunk + 1) * CHUNK, len(pictures)))
-                fetched = list(pictures.fetch(numbers))
-                waiting.append(pool.submit(_decode_some, numbers, fetched, look))
-                if len(waiting) > workers + 1:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            return _sorted_out(batch, worker(batch.pictures, look), look)
         finally:
-            for future in waiting:
+            free.put(worker)
+
+    def parts() -> Iterator[Batch]:
+        for chunk in chunks:
+            yield from batches(pictures, range(chunk * CHUNK, min((chunk + 1) * CHUNK, n_all)))
+
+    n_all = len(pictures)
+    found: list[Decoded] = []
+    try:
+        for part in in_parallel(some, parts()):
+            found.append(part)
+            if part.last % CHUNK == CHUNK - 1 or part.last == n_all - 1:  # of its chunk
+                yield _merged(found)
+                found = []
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pictures that are decoded together."""
+
+    numbers: list[int]
+    pictures: list[Picture]
+    n_bytes: int
+
+
+def batches(pictures: Pictures, numbers: Sequence[int]) -> Iterator[Batch]:
+    """So many as make a chunk, or fewer if they are large."""
+    waiting: list[int] = []
+    fetched: list[Picture] = []
+    size = 0
+    for number, picture in zip(numbers, pictures.fetch(numbers), strict=True):
+        waiting.append(number)
+        fetched.append(picture)
+        size += 0 if isinstance(picture, Path) else _size(picture)
+        if len(waiting) == CHUNK or size > BATCH_BYTES:
+            yield Batch(waiting, fetched, size)
+            waiting, fetched, size = [], [], 0
+    if waiting:
+        yield Batch(waiting, fetched, size)
+
+
+def _size(picture: bytes | np.ndarray) -> int:
+    return picture.nbytes if isinstance(picture, np.ndarray) else len(picture)
+
+
+def in_parallel(work: Callable[[Batch], T], batches: Iterator[Batch]) -> Iterator[T]:
+    """The work on each batch, in their order. What waits is bounded in number and in bytes."""
+    waiting: deque[tuple[Future[T], int]] = deque()
+    with huge_ones_without_warning(), ThreadPoolExecutor(n_workers()) as pool:
+        try:
+            for batch in batches:
+                waiting.append((pool.submit(work, batch), batch.n_bytes))
+                while len(waiting) > n_workers() + 1 or sum(n for _, n in waiting) > WAITING_BYTES:
+                    yield waiting.popleft()[0].result()
+            while waiting:
+                yield waiting.popleft()[0].result()
+        finally:
+            for future, _ in waiting:
                 future.cancel()
+
+
+def n_workers() -> int:
+    return os.cpu_count() or 2
+
+
+def _sorted_out(batch: Batch, answers: Answers, look: Look) -> Decoded:
+    unreadable = {i: a for i, a in zip(batch.numbers, answers, strict=True) if isinstance(a, str)}
+    good = [i for i in batch.numbers if i not in unreadable]
+    pixels = np.empty((len(good), look.n_channels, *[look.image_size] * 2), dtype=np.uint8)
+    readable = (answer for answer in answers if not isinstance(answer, str))
+    for place, answer in zip(pixels, readable, strict=True):
+        place[:] = answer
+    return Decoded(np.array(good, dtype=np.int64), pixels, unreadable)
+
+
+def _merged(parts: list[Decoded]) -> Decoded:
+    if len(parts) == 1:
+        return parts[0]
+    return Decoded(
+        np.concatenate([part.numbers for part in parts]),
+        np.concatenate([part.pixels for part in parts]),
+        {i: reason for part in parts for i, reason in part.unreadable.items()},
+    )
 
 
 def n_chunks(pictures: Pictures) -> int:
     return -(-len(pictures) // CHUNK)
-
-
-def _decode_some(numbers: range, pictures: Sequence[Picture], look: Look) -> Decoded:
-    side = look.image_size
-    pixels = np.empty((len(numbers), look.n_channels, side, side), dtype=np.uint8)
-    good: list[int] = []
-    unreadable: dict[int, str] = {}
-    for number, picture in zip(numbers, pictures, strict=True):
-        try:
-            pixels[len(good)] = decode(picture, look)
-            good.append(number)
-        except Exception as error:  # as above
-            reason = str(error) if isinstance(error, ValueError) else "no image, or damaged"
-            unreadable[number] = reason if len(reason) < 100 else "no image, or damaged"
-    return Decoded(np.array(good, dtype=np.int64), pixels[: len(good)], unreadable)
 
 
 def rows_by_class(catalogue: Catalogue) -> Int64[np.ndarray, " n"]:

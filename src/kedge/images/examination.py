@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,9 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.decoding import CHUNK, spread, suited
-from kedge.images.pictures import (
-    Look,
-    Measured,
-    Picture,
-    decode,
-    huge_ones_without_warning,
-    measure,
-)
-from kedge.images.readers.contract import HELD_OUT, Catalogue
+from kedge.images.decoding import Batch, batches, in_parallel, spread, suited
+from kedge.images.pictures import Look, Measured, Picture, decode, measure
+from kedge.images.readers.contract import Catalogue
 from kedge.images.store import Packing, twins_remark
 from kedge.images.table import ImageTable, fingerprint_of
 
@@ -128,23 +119,14 @@ def examine_table(table: ImageTable, about: dict[str, Any], n_bytes: int) -> Exa
 
 
 def _look_at(catalogue: Catalogue, numbers: list[int], look: Look) -> list[_Seen]:
-    def some(pictures: list[Picture]) -> list[_Seen]:
-        return [_one(picture, look) for picture in pictures]
+    def some(batch: Batch) -> list[_Seen]:
+        return [_one(picture, look) for picture in batch.pictures]
 
     seen: list[_Seen] = []
-    workers = os.cpu_count() or 2
-    step = CHUNK * workers
-    with (
-        huge_ones_without_warning(),
-        ThreadPoolExecutor(workers) as pool,
-        progress.task("looking at images", len(numbers)) as tick,
-    ):
-        for start in range(0, len(numbers), step):
-            fetched = list(catalogue.pictures.fetch(numbers[start : start + step]))
-            chunks = [fetched[i : i + CHUNK] for i in range(0, len(fetched), CHUNK)]
-            for chunk in pool.map(some, chunks):
-                seen += chunk
-            tick(len(fetched))
+    with progress.task("looking at images", len(numbers)) as tick:
+        for batch in in_parallel(some, batches(catalogue.pictures, numbers)):
+            seen += batch
+            tick(len(batch))
     return seen
 
 
@@ -189,7 +171,8 @@ def _counted(values: Iterable[str]) -> dict[str, int]:
 
 
 def _of_parts(parts: tuple[Part, ...]) -> list[str]:
-    shared = [part for part in parts if part.n_shared and part.name != HELD_OUT]
+    # Further parts (Gidaris' held-out images) are of the training classes on purpose.
+    shared = [part for part in parts if part.n_shared and part.name in ("train", "val", "test")]
     return [
         f"{part.n_shared} of the {part.n_classes} classes of {part.name} are in an earlier part "
         "too: this split is by image and not by class, so it cannot test on unseen classes; the "

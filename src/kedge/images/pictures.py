@@ -20,7 +20,9 @@ from PIL import Image
 
 Picture = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-MOST_PIXELS = 50_000_000  # more is not decoded: some files are made to fill the memory
+# More is not decoded: some files are made to fill the memory. What is transparent is decoded twice.
+MOST_PIXELS, MOST_TRANSPARENT = 50_000_000, 25_000_000
+ARRAYS = {2: "L", 3: "RGB"}  # modes, by the number of axes
 ORIENTATION = 0x0112  # the EXIF tag in which a camera says how it was turned
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -63,7 +65,8 @@ def decode(picture: Picture, look: Look) -> UInt8[np.ndarray, "c h w"]:
     with _opened(picture) as image:
         twice = (2 * look.image_size, 2 * look.image_size)
         image.draft(None, twice)  # a large JPEG is decoded at a fraction of its size at once
-        if image.width * image.height > MOST_PIXELS:
+        most = MOST_TRANSPARENT if image.has_transparency_data else MOST_PIXELS
+        if image.width * image.height > most:
             raise ValueError(f"{image.width}×{image.height} px are too many")
         plain = _plain(image).convert("RGB" if look.n_channels == 3 else "L")
         turn = TURNS.get(_orientation(image))
@@ -78,8 +81,10 @@ def decode(picture: Picture, look: Look) -> UInt8[np.ndarray, "c h w"]:
 
 def measure(picture: Picture) -> Measured:
     """From the header alone."""
+    if isinstance(picture, np.ndarray):
+        return Measured(picture.shape[1], picture.shape[0], ARRAYS[picture.ndim], False)
     with _opened(picture) as image:
-        turned = isinstance(picture, Path | bytes) and _orientation(image) in TURNS
+        turned = _orientation(image) in TURNS
         return Measured(image.width, image.height, image.mode, turned)
 
 
@@ -122,8 +127,10 @@ def _plain(image: Image.Image) -> Image.Image:
     if image.mode == "I" and (deep := np.asarray(image)).max(initial=0) > 255:
         return Image.fromarray((deep.clip(0, 65535) >> 8).astype(np.uint8))
     if image.has_transparency_data:  # what shows through is white, as on paper
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
+        paper = Image.new("RGB", layer.size, "white")
+        paper.paste(layer, mask=layer.getchannel("A"))
+        return paper
     return image
 
 

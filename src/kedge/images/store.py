@@ -115,6 +115,8 @@ def _make(packing: Packing, folder: Path, out: Path) -> None:
                             noted = time.monotonic()
             finally:  # when it is stopped, too
                 _note(journal, packing.key, file, done, unreadable)
+            if len(unreadable) == len(catalogue):
+                shutil.rmtree(folder)  # there is nothing to go on from
             kept = Kept.of(catalogue, unreadable)
             _complete(packing, file, kept, unreadable, journal)
             os.fsync(file)

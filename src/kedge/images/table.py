@@ -146,6 +146,8 @@ class ImageTable:
         about, tensors = load_tensors(Path(path), "packed image file")
         if about.get("format") != STORE_FORMAT:
             raise KedgeError(f"{path}: not a packed image file of format {STORE_FORMAT}.")
+        if "images" in tensors and tensors["images"].numel() == 0:
+            raise KedgeError(f"{path}: this packed image file holds no image.")
         try:
             return cls(
                 tensors["images"],
@@ -171,6 +173,10 @@ class ImageTable:
 def _names(given: Any) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise TypeError("names of classes")
+    try:
+        "".join(given).encode()
+    except UnicodeEncodeError:
+        raise TypeError("names of classes that are UTF-8") from None
     return tuple(given)
 
 

@@ -85,7 +85,10 @@ def _found(tree: Tree) -> dict[str, str]:
 
 def _pickled(tree: Tree, name: str) -> bool:
     try:
-        with open(tree.local(name), "rb") as file:
+        path = tree.local(name)
+        if not path.is_file():  # a pipe, say, of which nobody knows when it speaks
+            return False
+        with open(path, "rb") as file:
             return file.read(3).startswith(PICKLED)
     except (KedgeError, OSError):
         return False

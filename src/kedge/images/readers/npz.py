@@ -85,7 +85,7 @@ def npz_pictures(path: Path, key: str, bgr: bool = False) -> Pictures:
         mapped = np.memmap(path, np.uint8, "r", offset, shape, "F" if fortran else "C")
     except DAMAGED as error:
         raise KedgeError(
-            f"{path}: truncated or damaged, or not an .npz ({error}); get it again."
+            f"{path}: truncated or damaged, or not an .npz ({str(error)[:120]}); get it again."
         ) from None
     return ArrayPictures([mapped], [str(path)], bgr)
 
