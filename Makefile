@@ -15,7 +15,7 @@ test: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 # A stamp for each set of packages: made again only when what is asked for has changed.
 .venv/installed: pyproject.toml constraints.txt

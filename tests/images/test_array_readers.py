@@ -18,14 +18,15 @@ import pytest
 from PIL import Image
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
+from kedge.images.files.npz import npz_pictures
+from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
 from kedge.images.readers.cifar100 import Cifar100Reader
-from kedge.images.readers.contract import Catalogue, Reader
+from kedge.images.readers.contract import Reader
 from kedge.images.readers.labelled_arrays import LabelledArraysReader
 from kedge.images.readers.mini_cache import MiniCacheReader
-from kedge.images.readers.npz import npz_pictures
 from kedge.images.readers.tiered import TieredReader
-from kedge.images.trees import tree_of
 
 READERS = (MiniCacheReader(), LabelledArraysReader(), TieredReader(), Cifar100Reader())
 CACHE = "mini-imagenet-cache-{}.pkl"

@@ -22,10 +22,10 @@ import torch
 from PIL import Image
 
 import kedge
+from kedge.images.catalogue import Catalogue
+from kedge.images.files.trees import tree_of
 from kedge.images.readers import READERS, catalogue
-from kedge.images.readers.contract import Catalogue
 from kedge.images.table import ImageTable
-from kedge.images.trees import tree_of
 
 TOLERANCE = 5  # levels by which JPEG changes the middle of a quarter
 

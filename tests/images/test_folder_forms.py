@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
+from kedge.images.files.trees import FolderTree, tree_of
 from kedge.images.pictures import Look, decode
 from kedge.images.readers import folder as folder_reader
-from kedge.images.readers.contract import Catalogue
-from kedge.images.trees import FolderTree, tree_of
 
 
 def draw(path: Path, colour: int = 7) -> None:

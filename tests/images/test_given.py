@@ -15,9 +15,9 @@ from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
 from kedge.images.given import given_catalogue
 from kedge.images.pictures import Look, decode
-from kedge.images.readers.contract import Catalogue
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
@@ -407,7 +407,7 @@ def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys, numpy as np; import kedge.images.given_pictures as g; "
+        "import sys, numpy as np; import kedge.images.given.pictures as g; "
         "before = 'torch' in sys.modules; "
         "g.picture_of(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
     )

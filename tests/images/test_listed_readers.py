@@ -18,13 +18,14 @@ import pytest
 from PIL import Image
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
+from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
 from kedge.images.readers.cifar_folders import CifarFoldersReader
-from kedge.images.readers.contract import Catalogue, Reader
+from kedge.images.readers.contract import Reader
 from kedge.images.readers.listed import ListedReader
 from kedge.images.readers.omniglot import OmniglotReader
 from kedge.images.readers.tiny_imagenet import TinyImageNetReader
-from kedge.images.trees import tree_of
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "omniglot"
 

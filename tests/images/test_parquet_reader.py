@@ -18,10 +18,10 @@ import pytest
 from PIL import Image
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
+from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
-from kedge.images.readers.contract import Catalogue
 from kedge.images.readers.parquet import ParquetReader
-from kedge.images.trees import tree_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -341,7 +341,7 @@ def test_one_large_row_group_does_not_fill_the_memory(tmp_path: Path) -> None:
         import re, sys
         from pathlib import Path
         from kedge.images.readers.parquet import ParquetReader
-        from kedge.images.trees import tree_of
+        from kedge.images.files.trees import tree_of
         def most():
             return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
         found = ParquetReader().read(tree_of(Path(sys.argv[1])))
@@ -438,7 +438,7 @@ def test_labels_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kedge.images.readers.parquet_file.LARGEST_GROWTH", 2)  # a small one
+    monkeypatch.setattr("kedge.images.files.parquet_file.LARGEST_GROWTH", 2)  # a small one
     columns = {"image": struct([bytes(1 << 22)]), "label": pa.array([0])}
     path = write(tmp_path / "x.parquet", [], columns=columns, compression="zstd")
     assert path.stat().st_size < 1 << 20
@@ -498,7 +498,7 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
         from pathlib import Path
         from kedge.errors import KedgeError
         from kedge.images.readers.parquet import ParquetReader
-        from kedge.images.trees import tree_of
+        from kedge.images.files.trees import tree_of
         good = Path(sys.argv[1]).read_bytes()
         footer = int.from_bytes(good[-8:-4], "little")
         reader, path = ParquetReader(), Path(sys.argv[1]).with_name("train.parquet")

@@ -24,10 +24,10 @@ import pytest
 from PIL import Image
 
 from kedge.errors import KedgeError
-from kedge.images import archives
+from kedge.images.files import archives
+from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
 from kedge.images.readers.folder import FolderReader
-from kedge.images.trees import tree_of
 
 KINDS = {".zip": "", ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.bz2": "bz2", ".tar.xz": "xz"}
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from kedge.errors import KedgeError
-from kedge.images.readers import unpickle
-from kedge.images.readers.unpickle import keys_as_text, text, unpickled
+from kedge.images.files import unpickle
+from kedge.images.files.unpickle import keys_as_text, text, unpickled
 
 PROTOCOLS = range(6)
 Read = Callable[[bytes], Any]

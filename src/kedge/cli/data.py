@@ -18,8 +18,8 @@ from kedge.errors import KedgeError
 from kedge.progress import printable
 
 if TYPE_CHECKING:
+    from kedge.images.catalogue import Catalogue
     from kedge.images.examination import Examination
-    from kedge.images.readers.contract import Catalogue
 
 
 @dataclass(frozen=True)

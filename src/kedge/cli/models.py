@@ -218,9 +218,9 @@ class Predict:
 
     def run(self, console: Console) -> None:
         from kedge import progress
+        from kedge.images.files.trees import FolderTree
         from kedge.images.pictures import looks_like_image
         from kedge.images.sources import read_files
-        from kedge.images.trees import FolderTree
         from kedge.model import Model
 
         model = Model.load(self.model)

@@ -17,8 +17,8 @@ from jaxtyping import Int64, UInt8
 
 from kedge import progress
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue, Pictures
 from kedge.images.pictures import Look, Measured, Picture, huge_ones_without_warning, measure
-from kedge.images.readers.contract import Catalogue, Pictures
 from kedge.images.table import ImageTable
 from kedge.images.workers import Answers, Worker, decode_each
 

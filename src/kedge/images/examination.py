@@ -13,9 +13,9 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import Batch, batches, in_parallel, spread, suited
 from kedge.images.pictures import Look, Measured, Picture, decode, measure
-from kedge.images.readers.contract import Catalogue
 from kedge.images.store import Packing, twins_remark
 from kedge.images.table import ImageTable, fingerprint_of
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from kedge import progress
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue, FilePictures
 from kedge.images.decoding import decoded, in_memory, n_chunks, suited
 from kedge.images.drawings import load_drawings
+from kedge.images.files.trees import FolderTree
 from kedge.images.pictures import Look
 from kedge.images.readers import catalogue
-from kedge.images.readers.contract import Catalogue, FilePictures
 from kedge.images.store import Packing, pack
 from kedge.images.table import ImageTable
-from kedge.images.trees import FolderTree
 
 EMBEDDED = {"drawings": load_drawings}
 IN_MEMORY = 1 << 30  # bytes of pixels; more are packed into a file, and that is mapped

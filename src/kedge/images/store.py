@@ -23,9 +23,9 @@ import torch
 from kedge import progress
 from kedge.durable import load_tensors, only_one_process, write_atomically
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import CHUNK, NAMED, Kept, decoded, n_chunks, rows_by_class
 from kedge.images.pictures import Look
-from kedge.images.readers.contract import Catalogue
 from kedge.images.table import STORE_FORMAT, ImageTable, fingerprint_of
 
 BLOCK = 1 << 23  # bytes that are moved or summed at a time

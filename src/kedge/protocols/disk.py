@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import HELD_OUT
 from kedge.images.readers import catalogue
-from kedge.images.readers.contract import HELD_OUT
 from kedge.images.sources import is_store, open_images
 from kedge.images.table import ImageTable
 from kedge.pools import TRAINED

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue
+from kedge.images.files.impostors import refuse_impostor
+from kedge.images.files.trees import tree_of
 from kedge.images.readers.cifar100 import Cifar100Reader
 from kedge.images.readers.cifar_folders import CifarFoldersReader
-from kedge.images.readers.contract import Catalogue, Reader, refuse_impostor
+from kedge.images.readers.contract import Reader
 from kedge.images.readers.folder import FolderReader
 from kedge.images.readers.labelled_arrays import LabelledArraysReader
 from kedge.images.readers.listed import ListedReader
@@ -16,7 +19,6 @@ from kedge.images.readers.omniglot import OmniglotReader
 from kedge.images.readers.parquet import ParquetReader
 from kedge.images.readers.tiered import TieredReader
 from kedge.images.readers.tiny_imagenet import TinyImageNetReader
-from kedge.images.trees import tree_of
 
 # The first that recognises the files reads them: particular forms stand before general ones.
 READERS: tuple[Reader, ...] = (

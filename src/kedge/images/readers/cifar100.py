@@ -12,15 +12,10 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kedge.errors import KedgeError
-from kedge.images.readers.contract import ArrayPictures, Catalogue, Reader, catalogued
-from kedge.images.readers.labelled_arrays import (
-    digits,
-    fields,
-    names_by_number,
-    same_length,
-    whole_numbers,
-)
-from kedge.images.trees import Tree
+from kedge.images.catalogue import ArrayPictures, Catalogue, catalogued
+from kedge.images.files.pickled import digits, fields, names_by_number, same_length, whole_numbers
+from kedge.images.files.trees import Tree
+from kedge.images.readers.contract import Reader
 
 SIDE = 32  # px
 PICKLED = (*(bytes([0x80, protocol]) for protocol in range(6)), b"(dp", b"}q")

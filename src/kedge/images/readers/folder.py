@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kedge.errors import KedgeError
-from kedge.images.archives import left_out, shown
+from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
+from kedge.images.files.archives import left_out, shown
+from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
-from kedge.images.readers.contract import (
-    PART_NAMES,
-    Catalogue,
-    FilePictures,
-    Reader,
-    catalogued,
-)
-from kedge.images.trees import Tree
+from kedge.images.readers.contract import Reader
 
 BACKGROUND = ("background_google", "background", "_background_noise_", "clutter", "257.clutter")
 

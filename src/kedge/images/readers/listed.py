@@ -12,17 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kedge.errors import KedgeError
-from kedge.images.archives import DRIVE, hidden, left_out, shown
-from kedge.images.lists import Row, first_rows, is_list, rows
+from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
+from kedge.images.files.archives import DRIVE, hidden, left_out, shown
+from kedge.images.files.lists import Row, first_rows, is_list, rows
+from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
-from kedge.images.readers.contract import (
-    PART_NAMES,
-    Catalogue,
-    FilePictures,
-    Reader,
-    catalogued,
-)
-from kedge.images.trees import Tree
+from kedge.images.readers.contract import Reader
 
 MOST_LISTS = 32  # to look into; where there are more, they are something else
 RAVI = re.compile(r"(n\d{8})\d{3}(\d{5})\.jpe?g", re.IGNORECASE)

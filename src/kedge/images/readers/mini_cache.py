@@ -9,23 +9,18 @@ from typing import Any
 import numpy as np
 
 from kedge.errors import KedgeError
-from kedge.images.readers.contract import (
-    PART_NAMES,
-    ArrayPictures,
-    Catalogue,
-    Reader,
-    catalogued,
-)
-from kedge.images.readers.labelled_arrays import (
+from kedge.images.catalogue import PART_NAMES, ArrayPictures, Catalogue, catalogued
+from kedge.images.files.pickled import (
+    class_name,
     copies_left_out,
     fields,
     is_whole,
     pixels_of,
-    printable,
     uppermost,
     whole_numbers,
 )
-from kedge.images.trees import Tree
+from kedge.images.files.trees import Tree
+from kedge.images.readers.contract import Reader
 
 FILES = {
     f"mini-imagenet-cache-{part}.pkl": PART_NAMES[part]
@@ -95,7 +90,7 @@ def _class_of_each(by_class: Any, path: Path, part: str, n: int) -> list[str]:
 def _named(key: Any, part: str, path: Path) -> str:
     if is_whole(key) and key >= 0:  # numbers start again in each file, so they are not enough
         return f"{part} class {key:04}"
-    name = printable(key)
+    name = class_name(key)
     if not name or name == NOT_NAMED:
         raise KedgeError(f"{path}: expected names of classes in 'class_dict', not {key!a:.80}.")
     return name
@@ -109,7 +104,7 @@ def _remarks(by_class: dict[Any, Any], of: Iterable[str], path: Path) -> list[st
             f"{there.count(NOT_NAMED)} images of {path.name} are of no class and were left out, "
             f"the first is image {there.index(NOT_NAMED)}"
         )
-    empty = sorted(printable(key) or str(key) for key, rows in by_class.items() if not len(rows))
+    empty = sorted(class_name(key) or str(key) for key, rows in by_class.items() if not len(rows))
     if empty:
         remarks.append(
             f"{len(empty)} classes of {path.name} have no image and were left out, the first is "

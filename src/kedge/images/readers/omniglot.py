@@ -11,16 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Catalogue, FilePictures, Pictures, catalogued
+from kedge.images.files.impostors import refuse_impostor
+from kedge.images.files.trees import Tree, tree_of
 from kedge.images.pictures import Picture, looks_like_image
-from kedge.images.readers.contract import (
-    Catalogue,
-    FilePictures,
-    Pictures,
-    Reader,
-    catalogued,
-    refuse_impostor,
-)
-from kedge.images.trees import Tree, tree_of
+from kedge.images.readers.contract import Reader
 
 PARTS = {"images_background": "train", "images_evaluation": "test"}
 HALF = r"(?:.*/)?(images_background|images_evaluation)"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -15,9 +14,8 @@ from itertools import accumulate
 import numpy as np
 
 from kedge.errors import KedgeError
-from kedge.images.pictures import Picture, looks_like_image
-from kedge.images.readers.contract import PART_NAMES, Catalogue, Pictures, Reader, stamped
-from kedge.images.readers.parquet_file import (
+from kedge.images.catalogue import PART_NAMES, Catalogue, Pictures, distinct, numbered, stamped
+from kedge.images.files.parquet_file import (
     MOST_ROWS,
     Cursor,
     Shard,
@@ -26,7 +24,9 @@ from kedge.images.readers.parquet_file import (
     opened,
     sound,
 )
-from kedge.images.trees import FolderTree, Tree
+from kedge.images.files.trees import FolderTree, Tree
+from kedge.images.pictures import Picture, looks_like_image
+from kedge.images.readers.contract import Reader
 
 SHARD = re.compile(r"[-_.]?(\d{1,9})-of-(\d{1,9})")
 
@@ -120,19 +120,6 @@ class ParquetPictures(Pictures):
     def _place(self, i: int) -> tuple[Shard, int]:
         k = bisect_right(self.ends, i)
         return self.shards[k], int(self.shards[k].rows[i - (self.ends[k - 1] if k else 0)])
-
-
-def numbered(labels: Sequence[int | str]) -> list[str]:
-    """Names for classes that have numbers, with enough zeros to sort; other names are kept."""
-    most = max((label for label in labels if isinstance(label, int)), default=0)
-    width = max(4, len(str(most)))
-    return [f"class {x:0{width}d}" if isinstance(x, int) else x for x in labels]
-
-
-def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Some lists hold a name twice, as ImageNet's has two cranes: these get their label as well."""
-    count = Counter(names)
-    return tuple(f"{name} ({i})" if count[name] > 1 else name for i, name in enumerate(names))
 
 
 def _files(tree: Tree) -> list[str]:

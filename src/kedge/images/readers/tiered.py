@@ -12,16 +12,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.errors import KedgeError
-from kedge.images.pictures import Picture
-from kedge.images.readers.contract import (
-    Catalogue,
-    Pictures,
-    Reader,
-    catalogued,
-    let_go,
-    refuse_impostor,
-)
-from kedge.images.readers.labelled_arrays import (
+from kedge.images.catalogue import Catalogue, Pictures, catalogued, let_go
+from kedge.images.files.impostors import refuse_impostor
+from kedge.images.files.npz import npz_pictures
+from kedge.images.files.pickled import (
     copies_left_out,
     digits,
     fields,
@@ -30,9 +24,10 @@ from kedge.images.readers.labelled_arrays import (
     uppermost,
     whole_numbers,
 )
-from kedge.images.readers.npz import npz_pictures
-from kedge.images.readers.unpickle import unpickled
-from kedge.images.trees import Tree
+from kedge.images.files.trees import Tree
+from kedge.images.files.unpickle import unpickled
+from kedge.images.pictures import Picture
+from kedge.images.readers.contract import Reader
 
 SIDE = 84  # px
 PARTS = ("train", "val", "test")

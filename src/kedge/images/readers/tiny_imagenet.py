@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 
 from kedge.errors import KedgeError
-from kedge.images.archives import left_out
+from kedge.images.catalogue import Catalogue, FilePictures, catalogued
+from kedge.images.files.archives import left_out
+from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
-from kedge.images.readers.contract import Catalogue, FilePictures, Reader, catalogued
-from kedge.images.trees import Tree
+from kedge.images.readers.contract import Reader
 
 TRAIN = re.compile(r"((?:.*/)?)train/n\d{8}/(images/)?[^/]+")
 LISTS = ("wnids.txt", "words.txt", "val/val_annotations.txt")

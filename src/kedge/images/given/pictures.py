@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import Pictures
 from kedge.images.pictures import Picture
-from kedge.images.readers.contract import Pictures
 
 GIVEN = Path("images given in memory")
 CHANNELS = (1, 3, 4)

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from pathlib import Path
 
 from kedge.errors import KedgeError
-from kedge.images.archives import LARGEST_MEMBER, Archive, Tar, Zip, hidden, left_out, shown
+from kedge.images.files.archives import LARGEST_MEMBER, Archive, Tar, Zip, hidden, left_out, shown
 from kedge.images.pictures import Picture
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")

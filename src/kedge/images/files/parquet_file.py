@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.errors import KedgeError
-from kedge.images.readers.contract import refuse_impostor
+from kedge.images.files.impostors import refuse_impostor
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
 LABEL_COLUMNS = (

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from kedge.errors import KedgeError
-from kedge.images.given_pictures import GIVEN, array_of, is_array
-from kedge.images.readers.parquet import distinct
+from kedge.images.catalogue import distinct
+from kedge.images.given.pictures import GIVEN, array_of, is_array
 
 Label = int | str  # all labels of a set are numbers, or all are text
 

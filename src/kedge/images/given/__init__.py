@@ -14,9 +14,10 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.given_data_set import of_data_set, spread
-from kedge.images.given_labels import Label, fit, label_of, labels_of, names_of
-from kedge.images.given_pictures import (
+from kedge.images.catalogue import Catalogue, numbered
+from kedge.images.given.data_set import of_data_set, spread
+from kedge.images.given.labels import Label, fit, label_of, labels_of, names_of
+from kedge.images.given.pictures import (
     GIVEN,
     GivenPictures,
     Some,
@@ -25,8 +26,6 @@ from kedge.images.given_pictures import (
     is_array,
     refuse_batch,
 )
-from kedge.images.readers.contract import Catalogue
-from kedge.images.readers.parquet import numbered
 
 LOOKED_AT = 10_000  # images at most, for the stamp and for what is wrong with them
 

@@ -19,8 +19,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from kedge.errors import KedgeError
+from kedge.images.catalogue import ArrayPictures, Pictures
+from kedge.images.files.impostors import refuse_impostor
 from kedge.images.pictures import MOST_PIXELS, Picture
-from kedge.images.readers.contract import ArrayPictures, Pictures, refuse_impostor
 
 LOCAL_HEADER = struct.Struct("<4s22x2H")  # its signature, and how long the two texts after it are
 LONGEST_HEADER = 1 << 16

@@ -10,8 +10,8 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.given_labels import Label, fit, label_of, labels_of, names_of, of_one_kind
-from kedge.images.given_pictures import GIVEN, GivenPictures, Some, content_of, picture_of
+from kedge.images.given.labels import Label, fit, label_of, labels_of, names_of, of_one_kind
+from kedge.images.given.pictures import GIVEN, GivenPictures, Some, content_of, picture_of
 from kedge.images.pictures import Picture
 
 LABELS = ("targets", "labels", "_labels")  # where data sets keep them

@@ -1,0 +1,239 @@
+"""What lies there, wherever that is: one entry per picture, none of them decoded yet."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from kedge.errors import KedgeError
+from kedge.images.files.trees import Tree
+from kedge.images.pictures import Picture
+
+PART_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+HELD_OUT = "held out"  # the part that holds further images of the classes of "train"
+
+
+class Pictures(ABC):
+    """Pictures by number, cheap to hold. They are read when they are fetched."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def name(self, i: int) -> str:
+        """Of one picture, for people: a file, or a file and a row."""
+
+    @abstractmethod
+    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
+        """One picture for each number, ascending. What cannot be read is `b""`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """What lies on disk: one entry per picture."""
+
+    path: Path
+    form: str  # in words, for people: "Tiny-ImageNet as its folders"
+    classes: tuple[str, ...]
+    labels: Int64[np.ndarray, " n"]
+    pictures: Pictures
+    stamp: str  # changes when the data on disk do
+    parts: tuple[str, ...] = ()  # of the split that the data come with: "train", "val", "test"
+    part: UInt8[np.ndarray, " n_or_none"] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    remarks: tuple[str, ...] = ()  # what is wrong with them
+    image_size: int | None = None  # to which these images are usually brought
+    inverted: bool = False  # dark on white, usually shown the other way round
+
+    def __post_init__(self) -> None:
+        n = len(self.pictures)
+        if n == 0 or not self.classes:
+            raise KedgeError(f"{self.path}: no image was found ({self.form}).")
+        if len(self.labels) != n:
+            raise KedgeError(f"{self.path}: there are {n} images but {len(self.labels)} labels.")
+        if int(self.labels.min()) < 0 or int(self.labels.max()) >= len(self.classes):
+            raise KedgeError(
+                f"{self.path}: some labels are not among the {len(self.classes)} classes."
+            )
+        if len(set(self.classes)) != len(self.classes):
+            raise KedgeError(f"{self.path}: two classes have the same name.")
+        if len(self.part) != (n if self.parts else 0):
+            raise KedgeError(f"{self.path}: the parts of the split do not cover all images.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def counts(self) -> Int64[np.ndarray, " classes"]:
+        """Images per class."""
+        return np.bincount(self.labels, minlength=len(self.classes))
+
+    def classes_of(self, part: str) -> tuple[str, ...]:
+        """Those with an image in a part of the split."""
+        there = np.unique(self.labels[self.part == self.parts.index(part)])
+        return tuple(self.classes[i] for i in there)
+
+    def only(self, classes: Collection[str]) -> Catalogue:
+        """The images of these classes; those that are not here are not missed."""
+        kept = [i for i, name in enumerate(self.classes) if name in classes]
+        if len(kept) == len(self.classes):
+            return self
+        new = np.full(len(self.classes), -1, dtype=np.int64)
+        new[kept] = np.arange(len(kept))
+        numbers = np.flatnonzero(new[self.labels] >= 0)
+        return replace(
+            self,
+            classes=tuple(self.classes[i] for i in kept),
+            labels=new[self.labels[numbers]],
+            pictures=_Some(self.pictures, numbers),
+            part=self.part[numbers] if self.parts else self.part,
+        )
+
+
+class FilePictures(Pictures):
+    """Each picture is a file of a tree."""
+
+    def __init__(self, tree: Tree, names: Sequence[str]) -> None:
+        self.tree, self.names = tree, names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, i: int) -> str:
+        return str(self.tree.path / self.names[i])
+
+    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
+        return (self.tree.picture(self.names[i]) for i in numbers)
+
+
+class ArrayPictures(Pictures):
+    """Pictures that are pixels already, in arrays (mapped, as a rule) one after the other."""
+
+    def __init__(
+        self, arrays: Sequence[np.ndarray], names: Sequence[str], bgr: bool = False
+    ) -> None:
+        self.arrays, self.names, self.bgr = arrays, names, bgr  # N×H×W×3 or N×H×W, uint8
+        self.ends = np.cumsum([len(array) for array in arrays]).tolist()
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def name(self, i: int) -> str:
+        k, row = self._place(i)
+        return f"{self.names[k]}, image {row}"
+
+    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
+        for i in numbers:
+            k, row = self._place(i)
+            image = np.array(self.arrays[k][row])
+            yield image[..., ::-1] if self.bgr else image
+        for array in self.arrays:
+            let_go(array)
+
+    def _place(self, i: int) -> tuple[int, int]:
+        k = int(np.searchsorted(self.ends, i, side="right"))
+        return k, i - (self.ends[k - 1] if k else 0)
+
+
+def let_go(array: np.ndarray) -> None:
+    """Of an array that is mapped from a file: what was read of it need not stay in memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+class _Some(Pictures):
+    def __init__(self, pictures: Pictures, numbers: np.ndarray) -> None:
+        self.pictures, self.numbers = pictures, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def name(self, i: int) -> str:
+        return self.pictures.name(int(self.numbers[i]))
+
+    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
+        return self.pictures.fetch(self.numbers[np.asarray(numbers, dtype=np.int64)].tolist())
+
+
+def catalogued(
+    tree: Tree,
+    form: str,
+    names: Sequence[str],
+    pictures: Pictures,
+    *,
+    parts: Sequence[str] = (),
+    files: Sequence[str] | None = None,
+    remarks: Sequence[str] = (),
+    image_size: int | None = None,
+    inverted: bool = False,
+) -> Catalogue:
+    """From each picture's class name (and its part of the split, if there is one).
+
+    `files` are those of the tree that the data were read from; all of them if not given.
+    """
+    classes = tuple(sorted(set(names)))
+    number = {name: i for i, name in enumerate(classes)}
+    found = sorted(set(parts), key=_part_order)
+    return Catalogue(
+        tree.path,
+        form,
+        classes,
+        np.fromiter((number[name] for name in names), np.int64, len(names)),
+        pictures,
+        stamped(tree, tree.names if files is None else files),
+        tuple(found),
+        np.array([found.index(p) for p in parts], dtype=np.uint8),
+        (*tree.remarks, *remarks),
+        image_size,
+        inverted,
+    )
+
+
+def stamped(tree: Tree, files: Sequence[str]) -> str:
+    """Changes when a file is added, removed, renamed or written."""
+    sha = hashlib.sha256()
+    for name in files:
+        sha.update(f"{name}\0{tree.stamp(name)}\0".encode())
+    return sha.hexdigest()
+
+
+def _part_order(part: str) -> tuple[int, str]:
+    usual = ("train", "val", "test", HELD_OUT)
+    return (usual.index(part) if part in usual else len(usual), part)
+
+
+def numbered(labels: Sequence[int | str]) -> list[str]:
+    """Names for classes that have numbers, with enough zeros to sort; other names are kept."""
+    most = max((label for label in labels if isinstance(label, int)), default=0)
+    width = max(4, len(str(most)))
+    return [f"class {x:0{width}d}" if isinstance(x, int) else x for x in labels]
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Some lists hold a name twice, as ImageNet's has two cranes: these get their label as well."""
+    count = Counter(names)
+    return tuple(f"{name} ({i})" if count[name] > 1 else name for i, name in enumerate(names))
