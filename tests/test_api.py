@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from kedge import api
@@ -293,3 +294,71 @@ def test_too_few_exemplars_for_the_shots_are_told(life: list[Model], first: Path
     kept = api.remember(life[0], first, method="EIML exemplars=2")
     with pytest.raises(KedgeError, match=r"EIML: 2 exemplars .*too few.*--n-shot"):
         api.update(life[0], first, method="EIML exemplars=2", memory=kept, **SHORT)
+
+
+# ── images that are not in folders ───────────────────────────────────────────────────────────
+
+
+class DataSet:
+    """As torchvision's are: PIL images out, labels by number."""
+
+    def __init__(self, table: ImageTable) -> None:
+        self.table, self.classes = table, list(table.classes)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.table.images[i, 0].numpy()), int(self.table.labels[i])
+
+
+@pytest.fixture(scope="module")
+def table(
+    tmp_path_factory: pytest.TempPathFactory, draw_classes: Callable[..., Path]
+) -> ImageTable:
+    names = [f"class {i}" for i in range(9)]
+    return open_images(draw_classes(tmp_path_factory.mktemp("table") / "images", names))
+
+
+def test_arrays_and_data_sets_are_taken_as_they_are(table: ImageTable) -> None:
+    """In any order, by number or by name: the same model to the last bit."""
+    mixed = np.random.default_rng(0).permutation(len(table))
+    names = [table.classes[i] for i in table.labels.tolist()]
+    forms = {
+        "table": table,
+        "arrays": (table.images.numpy()[:, 0], table.labels.numpy(), list(table.classes)),
+        "tensors": (table.images, table.labels, table.classes),
+        "names": (table.images.numpy(), names),
+        "mapping": {name: table.images[table.rows_of(name)] for name in table.classes},
+        "data set": DataSet(table),
+    }
+    models = {form: api.train(images, width=4, **SHORT) for form, images in forms.items()}
+    assert {model.fingerprint for model in models.values()} == {models["table"].fingerprint}
+    shuffled = api.train((table.images[mixed], [names[i] for i in mixed]), width=4, **SHORT)
+    assert shuffled.classes == models["table"].classes
+
+
+def test_model_is_updated_and_tested_with_arrays(life: list[Model], table: ImageTable) -> None:
+    better = api.update(life[0], (table.images.numpy(), table.labels.numpy()), **SHORT)
+    assert better.classes[-9:] == tuple(f"class {i:04}" for i in range(9))
+    assert api.evaluate(better, DataSet(table), episode=EPISODE, n_episodes=20) == api.evaluate(
+        better, table, episode=EPISODE, n_episodes=20
+    )
+
+
+def test_each_command_has_its_part_of_a_split(tmp_path: Path, table: ImageTable) -> None:
+    """Training never reads "test", and tests read nothing else."""
+    part = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2], dtype=torch.uint8)[table.labels]
+    split = ImageTable(
+        table.images, table.labels, table.classes, "split", ("train", "val", "test"), part
+    )
+    split.save(tmp_path / "split.images")
+    model = api.train(tmp_path / "split.images", width=4, **SHORT)
+    assert model.classes == table.classes[:4]
+    own, val = (table.only((part == i).nonzero().flatten()) for i in range(2))
+    assert model.fingerprint == api.train(own, val=val, width=4, **SHORT).fingerprint
+    two_way = EpisodeShape(n_way=2, n_shot=2, n_query=3)
+    test = table.only((part == 2).nonzero().flatten())
+    assert api.evaluate(model, split, episode=two_way, n_episodes=20) == api.evaluate(
+        model, test, episode=two_way, n_episodes=20
+    )

@@ -52,7 +52,8 @@ def test_every_picture_and_linked_file_is_there() -> None:
 def test_the_file_map_names_every_module_and_nothing_else() -> None:
     block = README.split("## File map")[1].split("```")[1]
     named = set(re.findall(r"\b(\w+)(?:\.py|/)", block))
-    named -= {"src", "kedge", "docs", "tools", "tests", "pack_drawings"}
+    named -= {"src", "kedge", "docs", "tools", "tests", "benchmarks", "pack_drawings"}
+    named -= {"files", "readers", "given"}  # within images/, which is large
     package = ROOT / "src" / "kedge"
     there = {p.stem for p in package.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert named == there - {"__init__", "__main__", "errors"}
