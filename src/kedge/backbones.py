@@ -9,12 +9,13 @@ Any module from images (b c h w) to features (b d) can stand in for them. If it 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kedge.config import BackboneConfig
@@ -33,7 +34,7 @@ class Conv4(nn.Module):
         blocks: list[nn.Module] = []
         for channels in (in_channels, width, width, width):
             blocks += [
-                nn.Conv2d(channels, width, 3, padding=1, bias=False),
+                Conv2d(channels, width, 3, padding=1, bias=False),
                 nn.BatchNorm2d(width),
                 nn.MaxPool2d(2),
                 nn.ReLU(),
@@ -46,6 +47,25 @@ class Conv4(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         return self.blocks(images).flatten(1)
+
+
+class Conv2d(nn.Conv2d):
+    """A GPU's tensor cores take channels by eights: images get five more, of zeros."""
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
+        missing = -self.in_channels % 8
+        if not x.is_cuda or missing == 0:
+            return super().forward(x)
+        x, weight = (F.pad(t, (0, 0, 0, 0, 0, missing)) for t in (x, self.weight))
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+def _pooled(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h2 w2"]:
+    """The maximum of each 2×2. Where there is no gradient, in a form that a compiler can fuse."""
+    if training or not x.is_cuda:
+        return F.max_pool2d(x, 2)
+    h, w = x.shape[2] // 2, x.shape[3] // 2
+    return x[:, :, : 2 * h, : 2 * w].unflatten(3, (w, 2)).unflatten(2, (h, 2)).amax((3, 5))
 
 
 class DropBlock(nn.Module):
@@ -66,37 +86,48 @@ class DropBlock(nn.Module):
         centres_h, centres_w = h - block + 1, w - block + 1
         # Each dropped centre takes a block with it, and centres lie only where a block fits.
         gamma = (1 - self.keep) / block**2 * (h * w) / (centres_h * centres_w)
-        centres = torch.rand(*x.shape[:2], centres_h, centres_w, device=x.device) < gamma
-        edge = block - 1
-        dropped = F.max_pool2d(F.pad(centres.to(x.dtype), (edge, edge, edge, edge)), block, 1)
-        kept = 1 - dropped
-        # Counted in fp32: bf16 cannot hold the number of kept places.
-        scale = kept.numel() / kept.sum(dtype=torch.float32).clamp(min=1)
+        b, c = x.shape[:2]
+        # Channels last, as the map lies in memory.
+        drawn = torch.rand(b, centres_h, centres_w, c, device=x.device).permute(0, 3, 1, 2)
+        kept = ~_spread(_spread(drawn < gamma, 2, block), 3, block)
+        scale = kept.numel() / kept.sum().clamp(min=1)
         return x * kept * scale.to(x.dtype)
 
 
+def _spread(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Tensor, "b c h2 w2"]:
+    """Every centre becomes a line of so many places. Bytes, where a max-pool would take floats."""
+    edge = block - 1
+    padded = F.pad(centres, (edge, edge) if axis == 3 else (0, 0, edge, edge))
+    n = centres.shape[axis] + edge
+    lines = [padded.narrow(axis, i, n) for i in range(block)]
+    return functools.reduce(torch.logical_or, lines)
+
+
 class ResidualBlock(nn.Module):
-    """Three 3×3 convolutions beside a 1×1 shortcut; activation after the sum; pool; DropBlock."""
+    """Three 3×3 convolutions beside a 1×1 shortcut; activation after the sum; pool; DropBlock.
+
+    The activation rises, so pooling goes first here too.
+    """
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for i in range(3):
             layers += [
-                nn.Conv2d(channels if i else in_channels, channels, 3, padding=1, bias=False),
+                Conv2d(channels if i else in_channels, channels, 3, padding=1, bias=False),
                 nn.BatchNorm2d(channels),
             ]
             if i < 2:
                 layers.append(nn.LeakyReLU(0.1))
         self.body = nn.Sequential(*layers)
         self.shortcut = nn.Sequential(
-            nn.Conv2d(in_channels, channels, 1, bias=False), nn.BatchNorm2d(channels)
+            Conv2d(in_channels, channels, 1, bias=False), nn.BatchNorm2d(channels)
         )
         self.drop = DropBlock()
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        x = F.leaky_relu(self.body(x) + self.shortcut(x), 0.1)
-        return self.drop(F.max_pool2d(x, 2))
+        x = _pooled(self.body(x) + self.shortcut(x), self.training)
+        return self.drop(F.leaky_relu(x, 0.1))
 
 
 class ResNet12(nn.Module):

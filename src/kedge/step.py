@@ -1,10 +1,13 @@
 """The training step, made fast: images to the device, one forward, one backward, one update.
 
-Nothing here waits for the device; losses are collected there and read once per epoch.
+Nothing here waits for the device; losses are collected there and read once per epoch. On a GPU
+convolutions are in bf16, networks and augmentation are compiled, and the whole step is one CUDA
+graph (`kedge.replay`), which the host only has to start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,36 +15,41 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
+from kedge import progress
 from kedge.alignment import Memory, Rehearsal, Sight
 from kedge.images.augment import Augmentation, augment
 from kedge.methods import Method
-from kedge.model import Embedding, Model
-from kedge.pools import Pool
+from kedge.model import Model, half_precision
+
+See = Callable[[Tensor], Tensor]  # pixels → features
 
 
 def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def uses_bf16(device: torch.device) -> bool:
-    """Convolutions in bf16 where the hardware has it; everything else stays in fp32."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+@dataclass(frozen=True)
+class Pace:
+    """How a step is computed. All ways learn the same, but for rounding."""
+
+    bf16: bool = False  # convolutions; everything else stays in fp32
+    compiled: bool = False  # networks and augmentation, by torch.compile
+    captured: bool = False  # the whole step as a CUDA graph
+
+    @classmethod
+    def best(cls, device: torch.device) -> Pace:
+        gpu = device.type == "cuda"
+        return cls(half_precision(device), gpu and _can_compile(), gpu)
 
 
-class Pixels:
-    """The pixels of a pool: on the device if they fit there, otherwise fetched batch by batch."""
-
-    def __init__(self, pool: Pool, device: torch.device) -> None:
-        self.rows, self.pixels, self.device = pool.rows, pool.table.images, device
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            if len(pool) * self.pixels[0].numel() < free // 2:
-                self.pixels = self.pixels[self.rows].to(device)
-                self.rows = torch.arange(len(pool), device=device)
-
-    def fetch(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
-        """`positions` lie where the rows do, so that nothing waits for the device."""
-        return self.pixels[self.rows[positions]].to(self.device, non_blocking=True)
+def _can_compile() -> bool:
+    """Whether torch.compile has what it needs for a GPU; a line says so where it has not."""
+    try:
+        import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        progress.note("triton is not installed: training steps are not compiled, and slower")
+        return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +73,7 @@ class TrainStep:
         lr: float,
         rows: Float[Tensor, "classes r"] | None,
         memory: Memory,
+        pace: Pace | None = None,
     ) -> None:
         self.student, self.teacher, self.method = student, teacher, method
         self.alignment = method.alignment if method.weight else None  # λ = 0 is fine-tuning
@@ -72,30 +81,45 @@ class TrainStep:
         self.memory = {key: value.to(student.device) for key, value in memory.items()}
         frozen = {name: weight.detach() for name, weight in teacher.weights().items()}
         self.weights = (student.weights(), frozen)
+        self.pace = Pace.best(student.device) if pace is None else pace
         groups: list[dict[str, Any]] = [{"params": list(self.weights[0].values()), "pace": 1.0}]
         if self.rows is not None:  # a group of its own, so that they may learn faster
             groups.append({"params": [self.rows], "pace": student.head.rows_pace})
-        self.optimizer = torch.optim.Adam(groups, lr=lr, fused=True)
-        self.bf16 = uses_bf16(student.device)
+        for group in groups:  # within a graph, the rate is a number on the device
+            group["lr"] = torch.tensor(lr, device=student.device) if self.pace.captured else lr
+        self.optimizer = torch.optim.Adam(groups, fused=True, capturable=self.pace.captured)
+        self._aside = torch.cuda.Stream() if self.pace.captured else None
+        self._student, self._teacher, self._augment = self._ways_to_see()
+
+    def _ways_to_see(self) -> tuple[See, See, Callable[[Tensor, Augmentation], Tensor]]:
+        student, teacher = self.student.embedding, self.teacher.embedding
+        if not self.pace.compiled:
+            return student, teacher, augment
+        return tuple(torch.compile(each, dynamic=False) for each in (student, teacher, augment))  # type: ignore[return-value]
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = lr * group["pace"]
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr * group["pace"])
+            else:
+                group["lr"] = lr * group["pace"]
 
     def __call__(
         self, task: Task, anchors: Float[Tensor, "a r"] | None, old_task: Task | None
     ) -> Float[Tensor, " 3"]:
         """Loss, cross-entropy and penalty of this step, still on the device."""
-        pixels = augment(task.images, task.how)
-        features = self._features(self.student.embedding, pixels)
+        pixels = self._augment(task.images, task.how)
+        old = self._taught(pixels) if self.alignment is not None else None
+        features = self._features(self._student, pixels)
         episode = features.unflatten(0, (len(task.classes), -1))  # k, s+q, d
         rows = None if self.rows is None else self.rows[task.classes]
         cross_entropy = self.student.head.loss(episode, task.n_shot, rows)
         penalty = features.new_zeros(())
         if self.alignment is not None:
             rehearsal = None if old_task is None else self._rehearse(old_task)
-            with torch.no_grad():
-                old = self._features(self.teacher.embedding, pixels)
+            if self._aside is not None:
+                torch.cuda.current_stream().wait_stream(self._aside)
+            assert old is not None
             sight = Sight(
                 features, old, self.teacher.head, anchors, self.memory, *self.weights, rehearsal
             )
@@ -106,17 +130,23 @@ class TrainStep:
         self.optimizer.step()
         return torch.stack([loss.detach(), cross_entropy.detach(), penalty.detach()])
 
+    def _taught(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        """The teacher's features. In a graph they are computed beside the student's, so that one
+        network's convolutions run while the other waits for memory."""
+        if self._aside is not None:
+            self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(self._aside):
+            return self._features(self._teacher, pixels)
+
     def _rehearse(self, task: Task) -> Rehearsal:
         """A forward pass of its own: a task is normalised by its own statistics."""
-        pixels = augment(task.images, task.how)
-        new = self._features(self.student.embedding, pixels)
+        pixels = self._augment(task.images, task.how)
+        new = self._features(self._student, pixels)
         with torch.no_grad():
-            old = self._features(self.teacher.embedding, pixels)
+            old = self._features(self._teacher, pixels)
         ways = (len(task.classes), -1)
         return Rehearsal(new.unflatten(0, ways), old.unflatten(0, ways), task.n_shot)
 
-    def _features(
-        self, embedding: Embedding, pixels: Float[Tensor, "b c h w"]
-    ) -> Float[Tensor, "b d"]:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.bf16):
-            return embedding(pixels)
+    def _features(self, see: See, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.pace.bf16):
+            return see(pixels)

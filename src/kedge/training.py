@@ -9,11 +9,9 @@ each epoch is on disk, and the plan of an epoch depends on (seed, round, epoch) 
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -21,19 +19,22 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from kedge import progress
 from kedge.alignment import Memory
 from kedge.config import EpisodeShape, TrainConfig, to_dict
 from kedge.durable import digest, load_tensors, save_tensors, under
-from kedge.episodes import check_pool, plan_anchors, plan_episodes
+from kedge.episodes import Plan, check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
 from kedge.evaluation import episode_accuracies
-from kedge.images.augment import draw_augmentation
+from kedge.images.augment import Augmentation, draw_augmentation
 from kedge.methods import Method
 from kedge.model import LineageEntry, Model
+from kedge.pixels import Pixels
 from kedge.pools import Delivery, Pool, union
 from kedge.progress import Tick, silent
+from kedge.replay import Planned, Replay
 from kedge.seeding import generator, torch_seed
-from kedge.step import Pixels, Task, TrainStep
+from kedge.step import Task, TrainStep
 from kedge.task2vec import nearest_classes
 
 
@@ -156,6 +157,7 @@ class Practice:
     ) -> None:
         self.step, self.anchors, self.config, self.round = step, anchors, config, round
         device = step.student.device
+        self.replay: Replay | None = None
         self.new = Source("", pool, config.episode, config.schedule.episodes, device)
         self.old: Source | None = None
         if step.alignment is not None:
@@ -170,32 +172,52 @@ class Practice:
         key = (config.seed, self.round, epoch)
         hard = config.schedule.tasks == "hard"
         nearest = nearest_classes(student, self.new.pool, key) if hard else None
-        tasks = self.new.tasks(key, nearest)
-        old_tasks = itertools.repeat(None) if self.old is None else self.old.tasks(key)
-        anchors = self._anchors(key)
-        losses = torch.zeros(3, device=device)
+        plans = [self.new.plan(key, nearest), None if self.old is None else self.old.plan(key)]
+        chosen = self._anchors(key)
         student.embedding.train()
         student.head.train()
+        replay = self._recorded(plans, chosen)
         own = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
             torch.manual_seed(torch_seed("dropblock", *key))
-            for task, chosen, old_task in zip(tasks, anchors, old_tasks, strict=False):
-                losses += step(task, chosen, old_task)
-                tick(1)
+            if replay is not None:
+                new, old = (None if p is None else p.planned() for p in plans)
+                assert new is not None
+                losses = replay.epoch(new, old, chosen, tick)
+            else:
+                losses = torch.zeros(3, device=device)
+                for i in range(config.schedule.episodes):
+                    new_task, old_task = (None if p is None else p.task(i) for p in plans)
+                    assert new_task is not None
+                    anchors = None if chosen is None else self.anchors[chosen[i]]
+                    losses += step(new_task, anchors, old_task)
+                    tick(1)
         mean, cross_entropy, penalty = (losses / config.schedule.episodes).tolist()
         return mean, cross_entropy, penalty
 
-    def _anchors(self, key: tuple[int, int, int]) -> Iterator[Float[Tensor, "a r"] | None]:
+    def _anchors(self, key: tuple[int, int, int]) -> Int64[Tensor, "e a"] | None:
         """Those which each step is held against."""
         alignment, n = self.step.alignment, self.config.schedule.episodes
         ways = self.config.episode.ways[1]
         per_step = alignment.anchors_per_step(ways, len(self.anchors)) if alignment else 0
         if per_step == 0:
-            yield from itertools.repeat(None, n)
-            return
+            return None
         drawn = plan_anchors(len(self.anchors), per_step, n, generator("anchors", *key))
-        for chosen in drawn.to(self.anchors.device):
-            yield self.anchors[chosen]
+        return drawn.to(self.anchors.device)
+
+    def _recorded(
+        self, plans: list[EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
+    ) -> Replay | None:
+        """The step as a graph, recorded in the first epoch; None where it cannot be one."""
+        if self.replay is None and self.step.pace.captured:
+            try:
+                new, old = (None if plan is None else plan.planned() for plan in plans)
+                assert new is not None
+                self.replay = Replay(self.step, new, old, self.anchors, chosen)
+            except (RuntimeError, KedgeError) as error:
+                progress.note(f"the step is not recorded as one graph, and is slower: {error}")
+                self.step.pace = replace(self.step.pace, captured=False)
+        return self.replay
 
 
 class Source:
@@ -207,11 +229,11 @@ class Source:
         self.name, self.pool, self.shape, self.n_episodes = name, pool, shape, n_episodes
         self.pixels, self.device = Pixels(pool, device), device
 
-    def tasks(
+    def plan(
         self,
         key: tuple[int, int, int],
         nearest: Int64[Tensor, "classes others"] | None = None,
-    ) -> Iterator[Task]:
+    ) -> EpochPlan:
         """An epoch of them, drawn at once."""
         rng = generator(f"{self.name}train", *key)
         plan = plan_episodes(self.pool, self.shape, self.n_episodes, rng, nearest)
@@ -219,11 +241,32 @@ class Source:
         most = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
         size = self.pool.table.image_size
         how = draw_augmentation(rng, self.n_episodes, most, size).to(self.device)
-        plan = plan.to(self.pixels.rows.device)
-        for i in range(self.n_episodes):
-            positions, classes = plan.episode(i)
-            images = self.pixels.fetch(positions.flatten())
-            yield Task(images, how.of(i, len(images)), classes.to(self.device), plan.n_shot[i])
+        return EpochPlan(self.pixels, plan.to(self.pixels.rows.device), how, self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """Which images form each episode of an epoch, and what is done to them."""
+
+    pixels: Pixels
+    plan: Plan
+    how: Augmentation
+    device: torch.device
+
+    def task(self, i: int) -> Task:
+        positions, classes = self.plan.episode(i)
+        images = self.pixels.fetch(positions.flatten())
+        how = self.how.of(i, len(images))
+        return Task(images, how, classes.to(self.device), self.plan.n_shot[i])
+
+    def planned(self) -> Planned:
+        """All episodes alike, on the device."""
+        if len(set(self.plan.n_way)) > 1 or len(set(self.plan.n_shot)) > 1:
+            raise KedgeError("its ways and shots are drawn for each episode.")
+        if not self.pixels.resident:
+            raise KedgeError("the images do not fit into the GPU's memory.")
+        positions = self.plan.positions.flatten(1)
+        return Planned(self.pixels, positions, self.how, self.plan.classes, self.plan.n_shot[0])
 
 
 def validate(model: Model, pool: Pool, config: TrainConfig) -> float:

@@ -1,0 +1,150 @@
+"""A whole training step as one CUDA graph, replayed for every episode of an epoch.
+
+Gathering, augmentation, teacher, student, backward and optimizer are recorded once. The plan of an
+epoch lies on the device, and so does the number of the episode, which each replay moves on by one:
+the host starts replays and computes nothing. Shapes must be the same for all episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from kedge.images.augment import Augmentation
+from kedge.pixels import Pixels
+from kedge.progress import Tick
+from kedge.step import Task, TrainStep
+
+WARM_UP = 3  # steps before a graph can be recorded
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """The episodes of an epoch from one source, on the device; e episodes of b images."""
+
+    pixels: Pixels
+    positions: Int64[Tensor, "e b"]
+    how: Augmentation
+    classes: Int64[Tensor, "e k"]
+    n_shot: int
+
+    def at(self, number: Int64[Tensor, " 1"]) -> Task:
+        """The episode of that number, which is on the device too."""
+        positions, top, left, mirrored, colour, classes = (
+            tensor.index_select(0, number).squeeze(0) for tensor in self._tensors()
+        )
+        how = Augmentation(top, left, mirrored, colour)
+        return Task(self.pixels.fetch(positions), how, classes, self.n_shot)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        yield self.positions
+        for each in fields(self.how):
+            yield getattr(self.how, each.name)
+        yield self.classes
+
+    def take(self, other: Planned) -> None:
+        """The plan of another epoch in the same place."""
+        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
+            mine.copy_(theirs)
+
+    def kept(self) -> Planned:
+        """A copy that nobody else will change."""
+        positions, top, left, mirrored, colour, classes = (t.clone() for t in self._tensors())
+        how = Augmentation(top, left, mirrored, colour)
+        return Planned(self.pixels, positions, how, classes, self.n_shot)
+
+
+class Replay:
+    """Recorded when it is made, which leaves the model and the optimizer as they were."""
+
+    def __init__(
+        self,
+        step: TrainStep,
+        new: Planned,
+        old: Planned | None,
+        anchors: Float[Tensor, "classes r"],
+        chosen: Int64[Tensor, "e a"] | None,
+    ) -> None:
+        self.step, self.anchors = step, anchors
+        self.new, self.old = new.kept(), None if old is None else old.kept()
+        self.chosen = None if chosen is None else chosen.clone()
+        self.number = torch.zeros(1, dtype=torch.int64, device=step.student.device)
+        self.losses = torch.zeros(3, device=step.student.device)
+        self.graph = torch.cuda.CUDAGraph()
+        with (
+            _unchanged(step),
+            torch.random.fork_rng(devices=[step.student.device]),
+            # The convolutions that are fastest for these shapes are found out first.
+            torch.backends.cudnn.flags(enabled=True, benchmark=True),
+        ):
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(WARM_UP):
+                    self.number.zero_()
+                    self._one()
+            torch.cuda.current_stream().wait_stream(aside)
+            with torch.cuda.graph(self.graph):
+                self._one()
+
+    def _one(self) -> None:
+        task = self.new.at(self.number)
+        old_task = None if self.old is None else self.old.at(self.number)
+        anchors = None
+        if self.chosen is not None:
+            anchors = self.anchors[self.chosen.index_select(0, self.number).squeeze(0)]
+        self.losses += self.step(task, anchors, old_task)
+        self.number += 1
+
+    def epoch(
+        self, new: Planned, old: Planned | None, chosen: Int64[Tensor, "e a"] | None, tick: Tick
+    ) -> Float[Tensor, " 3"]:
+        """The sum of the losses, still on the device."""
+        self.new.take(new)
+        if self.old is not None and old is not None:
+            self.old.take(old)
+        if self.chosen is not None and chosen is not None:
+            self.chosen.copy_(chosen)
+        self.number.zero_()
+        self.losses.zero_()
+        for _ in range(len(new.positions)):
+            self.graph.replay()
+            tick(1)
+        return self.losses
+
+
+class _unchanged:
+    """Weights, statistics and moments are afterwards what they were, in the same memory."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self.step = step
+
+    def __enter__(self) -> None:
+        self.before = [tensor.clone() for tensor in self._tensors()]
+        self.had_moments = bool(self.step.optimizer.state)
+
+    def __exit__(self, *error: object) -> None:
+        with torch.no_grad():
+            for tensor in self._moments() if not self.had_moments else ():
+                tensor.zero_()
+            tensors = list(self._tensors())
+            for tensor, value in zip(tensors, self.before, strict=False):
+                tensor.copy_(value)
+        self.step.optimizer.zero_grad(set_to_none=True)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Moments last: before the first step there are none."""
+        student = self.step.student
+        for module in (student.embedding, student.head):
+            yield from module.state_dict().values()
+        if self.step.rows is not None:
+            yield self.step.rows.detach()
+        yield from self._moments()
+
+    def _moments(self) -> Iterator[Tensor]:
+        for moments in self.step.optimizer.state.values():
+            yield from (value for value in moments.values() if isinstance(value, Tensor))
