@@ -17,6 +17,7 @@ from torch import Tensor
 from kedge.alignment import Alignment, Sight
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
 from kedge.errors import EntitlementError, KedgeError
+from kedge.images import table as table_module
 from kedge.images.drawings import domains, load_drawings
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
@@ -704,6 +705,7 @@ def test_few_tables_in_memory_are_kept_open_and_more_that_are_mapped(
     monkeypatch.setattr(disk, "_tables", OrderedDict())
     store = str(tmp_path / "store")
     marked_table(["ape", "bee"], 2, (16, 16)).save(store)
+    monkeypatch.setattr(table_module, "SMALL", 0)  # it stays in its file
 
     def in_turn() -> list[ImageTable]:
         """One that is mapped, and two in memory."""

@@ -24,8 +24,9 @@ from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Delivery, Split, whole
 from kedge.protocols import Protocol
-from kedge.step import Task, TrainStep
-from kedge.training import remember, train_round
+from kedge.seeding import torch_seed
+from kedge.step import SharedStep, Task, TrainStep
+from kedge.training import Practice, Source, remember, train_round
 
 SIDE, PER_CLASS = 16, 8
 OLD, NEW, VAL = (tuple(f"{role}{i}" for i in range(4)) for role in ("old", "new", "val"))
@@ -232,6 +233,99 @@ def test_the_penalty_is_zero_until_the_first_update(name: str) -> None:
     assert penalties[0] == pytest.approx(0, abs=1e-6)
     assert penalties[1] > 1e-7
     assert penalties[1] > 100 * abs(penalties[0])
+
+
+# ── several episodes in a step ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["FT", "IDA", "EIML", "EWC"])
+def test_a_step_on_several_is_that_of_one_backward_on_the_mean_of_their_losses(
+    name: str, base: Model
+) -> None:
+    method = parse_method(name) if name == "FT" else parse_method(f"{name} lambda=0.7")
+    student, memory, n, k, s = fresh(seed=1), kept(name, base), 15, 3, 2
+    network = student.embedding.train()
+    step = TrainStep(student, base, method, 1e-2, None, memory)
+    shared = SharedStep(step)
+    slow, teacher = copy.deepcopy(network), copy.deepcopy(base.embedding).eval()
+    anchors = base.anchors[:3]
+    for i in range(2):
+        slow.load_state_dict(network.state_dict())
+        before = {key: value.clone() for key, value in slow.named_buffers()}
+        batches = [TABLE.images[torch.arange(i + j, i + j + 5 * n, 5)] for j in range(3)]
+        again = [TABLE.images[torch.arange(i + j, i + j + n)] for j in range(3)]
+        losses, statistics, vectors = [], [], []
+        for batch, old in zip(batches, again, strict=True):
+            for key, value in slow.named_buffers():
+                value.data = before[key].clone()
+            pixels = (batch.float() / 255, old.float() / 255)
+            losses.append(
+                slow_loss(name, 0.7, (slow, teacher), pixels[0], anchors, memory, pixels[1], k, s)
+            )
+            statistics.append({key: value.clone() for key, value in slow.named_buffers()})
+        slow.zero_grad()
+        (torch.stack(losses).sum() / 3).backward()
+
+        shared.begin()
+        for batch, old in zip(batches, again, strict=True):
+            task, old_task = (Task(x, untouched(n), torch.arange(k), s) for x in (batch, old))
+            asked = anchors if name == "IDA" else None
+            vectors.append(shared.episode(task, asked, old_task if name == "EIML" else None))
+        shown = shared.end(torch.stack(vectors).sum(0), 3)
+        assert shown[0].item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-4)
+        for (key, got), wanted in zip(network.named_parameters(), slow.parameters(), strict=True):
+            assert got.grad is not None
+            assert got.grad.stride() == got.stride()
+            torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-3, atol=1e-4, msg=key)
+        for key, got_value in network.named_buffers():
+            values = torch.stack([moved[key] for moved in statistics])
+            mean = values.mean(0) if values.is_floating_point() else values[0]
+            torch.testing.assert_close(got_value, mean, msg=key)
+            if key in ("mean", "std"):
+                assert torch.equal(got_value, before[key]), "what is constant has no rounding error"
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "resnet12"])
+def test_a_batch_of_one_is_one_step_after_another_with_noise_as_it_comes(backbone: str) -> None:
+    config = scheduled(epochs=1)
+    student, start = fresh(backbone), fresh(backbone)
+    step = TrainStep(student, start, BASE, 1e-2, None, {})
+    source = Source("", FIRST.new, config.episode, 3, student.device)
+    plan = source.plan((config.seed, 0, 0))
+    student.embedding.train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed("dropblock", config.seed, 0, 0))
+        losses = [step(plan.task(i), None, None) for i in range(3)]
+    by_round = train_round(start, FIRST, BASE, config)
+    assert by_round.history[0].loss == (torch.zeros(3) + sum(losses))[0].div(3).item()
+    assert same(dict(student.embedding.state_dict()), dict(by_round.model.embedding.state_dict()))
+
+
+def test_a_batch_has_fewer_steps_and_tells_of_every_episode() -> None:
+    ticks: list[int] = []
+    result = train_round(fresh(), FIRST, BASE, scheduled(batch=3, lr=1e-9), tick=ticks.append)
+    counters = [v for k, v in result.model.embedding.state_dict().items() if k.endswith("tracked")]
+    assert {int(value) for value in counters} == {result.model.lineage[0].best_epoch}
+    assert ticks == [3, 3, 3]
+    one_by_one = train_round(fresh(), FIRST, BASE, scheduled(lr=1e-9)).history
+    for together, alone in zip(result.history, one_by_one, strict=True):
+        assert together.loss == pytest.approx(alone.loss, rel=1e-5), "the mean over all episodes"
+
+
+def test_noise_belongs_to_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was drawn before it, as other processes draw other noise."""
+    config = scheduled(epochs=1, episodes=4, batch=4)
+    plain = train_round(fresh("resnet12"), FIRST, BASE, config)
+    original = Practice._episode
+
+    def noisy(self: Practice, i: int, *args: object) -> object:
+        episode = original(self, i, *args)
+        assert torch.initial_seed() == torch_seed("dropblock", config.seed, 0, 0, i)
+        return episode
+
+    monkeypatch.setattr(Practice, "_episode", noisy)
+    again = train_round(fresh("resnet12"), FIRST, BASE, config)
+    assert same(weights(again.model), weights(plain.model))
 
 
 # ── λ ────────────────────────────────────────────────────────────────────────────────────────
@@ -657,6 +751,7 @@ OTHERS: dict[str, dict] = {
     "learning rate": {"config": scheduled(lr=2e-2)},
     "patience": {"config": scheduled(patience=1)},
     "episodes": {"config": scheduled(episodes=4)},
+    "batch": {"config": scheduled(batch=3)},
     "shape of the episodes": {"config": replace(CONFIG, episode=EpisodeShape(3, 1, 3))},
     "method": {"method": parse_method("FT")},
     "weight of the penalty": {"method": parse_method("IDA lambda=2")},

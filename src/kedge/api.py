@@ -7,6 +7,7 @@ better.classifier(support).predict(images)
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from kedge import evaluation, progress
+from kedge import engine, evaluation, progress
 from kedge.alignment import ALIGNMENTS, Memory
 from kedge.config import (
     OWN_IMAGES,
@@ -29,6 +30,7 @@ from kedge.config import (
 )
 from kedge.episodes import check_pool
 from kedge.evaluation import Score
+from kedge.images.pictures import Look
 from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
@@ -36,9 +38,10 @@ from kedge.model import CUSTOM, Model, ModelConfig, new_model
 from kedge.pools import Delivery, Pool, whole
 from kedge.seeding import generator, torch_seed
 from kedge.step import default_device
-from kedge.training import train_round
+from kedge.training import check_batch, train_round
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a data set
+MADE_UP = re.compile(r"(\w+ )?class \d+")  # names of classes that came without any
 FIVE_WAY_FIVE_SHOT = EpisodeShape()
 
 
@@ -61,6 +64,8 @@ def train(
     Images are a path, a table, a pair of arrays (images, labels), or a data set: see `open_images`.
     Where they come split, the part "train" is trained on and "test" is left alone.
     """
+    engine.start()
+    check_batch(schedule)
     config = TrainConfig(episode, schedule, seed)
     table, apart = _to_train_on(open_images(images, image_size))
     height, width_px = table.images.shape[2:]
@@ -68,7 +73,12 @@ def train(
     module = backbone if isinstance(backbone, nn.Module) else None
     described = BackboneConfig(CUSTOM if module else str(backbone), width)
     shape = ModelConfig(
-        described, HeadConfig(head, temperature), table.n_channels, table.image_size
+        described,
+        HeadConfig(head, temperature),
+        table.n_channels,
+        table.image_size,
+        fit=table.fit,
+        inverted=table.inverted,
     )
     delivery = deliver(table, config, 0, _validation(val, table) or apart)
     start = new_model(shape, delivery.new, torch_seed("weights", seed), module)
@@ -91,6 +101,8 @@ def update(
 
     Some methods (EIML, EWC) need what `remember` kept when the round before had ended.
     """
+    engine.start()
+    check_batch(schedule)
     chosen = parse_method(method)
     require(
         chosen.trains_on == "new",
@@ -99,9 +111,16 @@ def update(
     )
     config = TrainConfig(episode, schedule, seed)
     table, apart = _to_train_on(model.open(images))
+    back = _coming_back(model, table)
     round = model.lineage[-1].round + 1
     delivery = deliver(table, config, round, _validation(val, table) or apart)
-    return _round(model, delivery, chosen, config, checkpoint, table, memory)
+    better = _round(model, delivery, chosen, config, checkpoint, table, memory)
+    if back:
+        progress.note(
+            f"{table.source}: {len(back)} of {len(table.classes)} classes were known to the model; "
+            "their anchors were made anew"
+        )
+    return better
 
 
 def remember(
@@ -117,6 +136,7 @@ def remember(
 
     `before` is what it kept when the rounds before had ended.
     """
+    engine.start()
     chosen = parse_method(method)
     if chosen.alignment is None:
         return {}
@@ -129,7 +149,7 @@ def remember(
     )
     on_device, pool = model.to(default_device()), whole("delivered", table)
     kept = chosen.alignment.remember(on_device, pool, before or {}, seed)
-    return {name: tensor.cpu() for name, tensor in kept.items()}
+    return engine.agreed({name: tensor.cpu() for name, tensor in kept.items()})
 
 
 def evaluate(
@@ -204,15 +224,28 @@ def _round(
     rest = [name for name in table.classes if name not in delivery.new.classes]
     model = model.with_anchors_of(whole("validated", table, rest)) if rest else model
     order = (*(name for name in model.classes if name not in table.classes), *table.classes)
-    return replace(model, classes=order, anchors=model.anchors_of(order)).to("cpu")
+    model = replace(model, classes=order, anchors=model.anchors_of(order)).to("cpu")
+    return replace(model, anchors=engine.agreed(model.anchors))
+
+
+def _coming_back(model: Model, table: ImageTable) -> list[str]:
+    """The classes that the model knows already."""
+    back = [name for name in table.classes if name in model.classes]
+    require(
+        len(back) < len(table.classes) or not all(map(MADE_UP.fullmatch, back)),
+        f"{table.source}: the classes have no names, only numbers, and all of these numbers are "
+        "those of classes that the model knows; give them names, as in (images, labels, names).",
+    )
+    return back
 
 
 def to_test_on(table: ImageTable) -> ImageTable:
-    """The part "test" of images that come split, otherwise all of them."""
-    if "test" not in table.parts:
+    """The part "test" of images that come split (or "val"), otherwise all of them."""
+    part = next((part for part in ("test", "val") if part in table.parts), None)
+    if part is None:
         return table
-    progress.note(f"{table.source}: of its parts, test is used")
-    return _some(table, table.in_part("test"))
+    progress.note(f"{table.source}: of its parts, {part} is used")
+    return _some(table, table.in_part(part))
 
 
 def _to_train_on(table: ImageTable) -> tuple[ImageTable, ImageTable | None]:
@@ -238,7 +271,8 @@ def _some(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
 def _validation(val: Images | None, table: ImageTable) -> ImageTable | None:
     if val is None:
         return None
-    opened = open_images(val, table.image_size, table.n_channels)
+    look = Look(table.image_size, table.n_channels, table.fit, table.inverted)
+    opened = open_images(val, look=look)
     theirs, ours = ("×".join(map(str, t.images.shape[1:])) for t in (opened, table))
     require(
         theirs == ours,

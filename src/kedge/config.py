@@ -73,7 +73,7 @@ class Schedule:
     epochs: int = 200
     """Epochs in each round; the model is validated after every one."""
     episodes: int = 800
-    """Training episodes in an epoch; each is one step of the optimizer."""
+    """Training episodes in an epoch."""
     val_episodes: int = 400
     """Episodes for each validation, always the same ones."""
     lr: float = 1e-3
@@ -82,13 +82,20 @@ class Schedule:
     """Halve the learning rate when validation has not improved for more than this many epochs."""
     tasks: Literal["uniform", "hard"] = "uniform"
     """Classes of a training episode: any, or every other time ones that are hard to tell apart."""
+    batch: int = 1
+    """Episodes in each step of the optimizer; of several processes, over all of them together."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "episodes", "val_episodes"):
+        for name in ("epochs", "episodes", "val_episodes", "batch"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')} must be at least 1.")
         require(self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
         require(self.tasks in ("uniform", "hard"), "--tasks must be uniform or hard.")
         require(self.patience >= 0, f"--patience is {self.patience}: it must not be negative.")
+        require(
+            self.episodes % self.batch == 0,
+            f"--episodes is {self.episodes}: it must be a multiple of --batch, which is "
+            f"{self.batch}.",
+        )
 
 
 SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU

@@ -21,11 +21,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from kedge import engine
 from kedge.errors import KedgeError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path`, flush it to the disk, and only then take its place."""
+    """Let `write` fill a file beside `path`, flush it to the disk, and only then take its place.
+
+    Of several processes, all of which have to come here, the first one writes.
+    """
+    engine.wait()  # another may still be looking whether the file is there
+    if engine.rank() == 0:
+        _write_atomically(path, write)
+    engine.wait()
+
+
+def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,15 +122,19 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def only_one_process(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold a lock while the body runs; a second process is told, not let in.
+def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -> Iterator[None]:
+    """Hold a lock while the body runs; a second process is told after so many seconds, not let in.
 
     The system drops the lock when its holder dies, however it dies, so nothing goes stale.
+    Processes that work as one hold it together, by the first of them.
     """
+    if engine.rank() != 0:
+        yield
+        return
     lock_file = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(lock_file, timeout=0)
+        lock = FileLock(lock_file, timeout=patience)
         lock.acquire()
     except Timeout:
         raise KedgeError(

@@ -1,13 +1,54 @@
 """Several processes as one: the only file that knows the distributed engine.
 
+    torchrun --standalone --nproc-per-node 4 -m kedge bench --batch 4
+
+starts four processes, each on a GPU of its own where there are any. They share the episodes of
+every step and learn what a single process would learn with the same --batch. Lightning Fabric
+brings them together; modules are not wrapped, for gradients are averaged in `kedge.step`.
+
 In a single process everything here does nothing, so that nobody has to ask first.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
+
+from kedge.config import require
+
+T = TypeVar("T")
+
+
+def start() -> None:
+    """Join the others, if this process was started as one of several; once is enough."""
+    if _n_started() == 1 or _together():
+        return
+    # It takes seconds to load, and a single process has no use for it.
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    require(
+        here <= gpus or gpus == 0,
+        f"{here} processes were started on a machine with {gpus} GPU{'s' if gpus > 1 else ''}, and "
+        f"each needs its own: start at most {gpus} with --nproc-per-node.",
+    )
+    require(_n_started() % here == 0, "Every machine must start as many processes as the others.")
+    Fabric(
+        accelerator="cuda" if gpus else "cpu",
+        strategy="ddp",
+        devices=here,
+        num_nodes=_n_started() // here,
+        plugins=[TorchElasticEnvironment()],
+    ).launch()
 
 
 def n_processes() -> int:
@@ -19,6 +60,13 @@ def rank() -> int:
     return dist.get_rank() if _together() else 0
 
 
+def wait() -> None:
+    """Until all processes have come here."""
+    if n_processes() > 1:
+        gpu = dist.get_backend() == "nccl"
+        dist.barrier(device_ids=[torch.cuda.current_device()] if gpu else None)
+
+
 def add_up(tensor: Tensor) -> Tensor:
     """The sum over all processes, the same in each of them; every process has to ask for it."""
     if n_processes() == 1:
@@ -27,6 +75,48 @@ def add_up(tensor: Tensor) -> Tensor:
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total
+
+
+def total(of: Callable[[int], Tensor], numbers: range) -> Tensor:
+    """The sum over the numbers, which are dealt out to the processes."""
+    return add_up(_halves(of, numbers[rank() :: n_processes()]))
+
+
+def _halves(of: Callable[[int], Tensor], numbers: range) -> Tensor:
+    """By halves of every other one. Two processes, each of which has every other one, do the same
+    and come to the same last bit as a single one."""
+    if len(numbers) % 2:
+        return functools.reduce(torch.add, map(of, numbers))
+    return _halves(of, numbers[::2]) + _halves(of, numbers[1::2])
+
+
+def agreed(value: T) -> T:
+    """What the first process has. Two GPUs may differ in a last bit on which much depends."""
+    if n_processes() == 1:
+        return value
+    told = [value if rank() == 0 else None]
+    dist.broadcast_object_list(told, src=0)
+    assert told[0] is not None
+    return told[0]
+
+
+def first_to_fail() -> bool:
+    """Whether this process is the first that has to give up, so that only one says why: others
+    fail in the same way, or because it is gone."""
+    if _n_started() == 1:
+        return True
+    if not _together():  # it is about how they were started
+        return os.environ["LOCAL_RANK"] == "0"
+    try:
+        return dist.distributed_c10d._get_default_store().add("kedge has failed", 1) == 1
+    except RuntimeError:  # whoever kept the store has ended
+        return True
+
+
+def _n_started() -> int:
+    """By torchrun, on all machines together. Elsewhere WORLD_SIZE may mean something else."""
+    by_torchrun = {"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"} <= os.environ.keys()
+    return int(os.environ.get("WORLD_SIZE", "1")) if by_torchrun else 1
 
 
 def _together() -> bool:

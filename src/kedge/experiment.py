@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from kedge import progress
+from kedge import engine, progress
 from kedge.alignment import Memory
 from kedge.backbones import build_backbone
 from kedge.config import (
@@ -56,7 +56,7 @@ from kedge.records import AnchorMove, Pair, PoolInfo, Record, Run, load_run
 from kedge.seeding import torch_seed
 from kedge.step import default_device
 from kedge.surroundings import environment, forget_peak_memory, peak_memory_mb
-from kedge.training import RoundResult, remember, train_round, training_pool
+from kedge.training import RoundResult, check_batch, remember, train_round, training_pool
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class Experiment:
 
 def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
     """Do whatever of the experiment is not done yet, and return the record of all of it."""
+    engine.start()
     folder = Path(folder)
     images = check(experiment).fingerprint
     with only_one_process(folder):
@@ -150,6 +151,7 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
 
 def check(experiment: Experiment) -> ImageTable:
     """Find what cannot work before anything is written or trained. Returns the images."""
+    check_batch(experiment.schedule)
     benchmark = protocol(experiment.protocol).benchmark(experiment.seeds[0], experiment.data)
     table = benchmark.table
     with torch.device("meta"):
@@ -212,7 +214,25 @@ class _Seed:
         self.experiment, self.seed, self.folder = experiment, seed, folder
         chosen = protocol(experiment.protocol)
         self.benchmark: Benchmark = chosen.benchmark(seed, experiment.data)
+        self._keep_split()
         self.rounds = range(1, self.benchmark.n_rounds)
+
+    def _keep_split(self) -> None:
+        """A run that goes on must have the classes in the roles in which it began."""
+        path = self.folder / "split.json"
+        text = json.dumps(asdict(self.benchmark.split), ensure_ascii=False) + "\n"
+        try:
+            there = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise KedgeError(f"{path}: cannot be read ({error}); use another --out.") from None
+        if there != text:
+            raise KedgeError(
+                f"{path}: this run began with other classes in other roles than the data and the "
+                "protocol give now; give a folder of its own with --out."
+            )
 
     def rounds_to_train(self, methods: list[Method]) -> int:
         places = [self._place(BASE, 0)]
@@ -289,6 +309,8 @@ class _Seed:
                 self.experiment.head,
                 table.n_channels,
                 table.image_size,
+                fit=table.fit,
+                inverted=table.inverted,
             )
             pool = training_pool(method, delivery)
             start = new_model(config, pool, torch_seed("weights", self.seed)).to(device)
@@ -332,6 +354,7 @@ class _Seed:
         accuracies = evaluate(result.model, trials, self.experiment.eval_episodes, self.seed)
         save_tensors(place / "episodes.safetensors", accuracies, {"seed": self.seed})
         measures, moves = self._drift(method, round, result.model)
+        n = engine.n_processes()
         return Run(
             seed=self.seed,
             method=method.label,
@@ -345,7 +368,7 @@ class _Seed:
             seconds=result.seconds,
             peak_memory_mb=peak,
             kept_bytes_per_class=self._kept_bytes(method, round, result.model),
-            environment=environment(),
+            environment=environment() | ({"processes": str(n)} if n > 1 else {}),
             measures=measures,
             anchors=moves,
         )

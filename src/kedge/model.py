@@ -29,6 +29,8 @@ from kedge.durable import digest, load_tensors, save_tensors, under
 from kedge.errors import KedgeError
 from kedge.heads import Head, build_head
 from kedge.images.augment import plain
+from kedge.images.pictures import Fit, Look
+from kedge.images.rows import FileRows
 from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.pools import Pool
@@ -48,6 +50,8 @@ class ModelConfig:
     n_channels: int
     image_size: int
     n_features: int = 0  # found out when the network is first built
+    fit: Fit = "crop"  # how pictures were made square, and
+    inverted: bool = False  # whether dark and bright were exchanged: as in training, so later
 
     def __post_init__(self) -> None:
         require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")
@@ -69,6 +73,11 @@ class LineageEntry:
     config: dict[str, Any]
     best_epoch: int
     val_accuracy: float
+
+
+def half_precision(device: torch.device) -> bool:
+    """Convolutions in bf16 where a GPU has it; distances and losses are in fp32 everywhere."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 class Embedding(nn.Module):
@@ -116,13 +125,16 @@ class Model:
         )
 
     @torch.no_grad()
-    def embed(self, images: UInt8[Tensor, "n c h w"], tick: Tick = silent) -> Float[Tensor, "n d"]:
+    def embed(
+        self, images: UInt8[Tensor, "n c h w"] | FileRows, tick: Tick = silent
+    ) -> Float[Tensor, "n d"]:
         """Features as everything but training sees them: eval mode, no augmentation."""
         training = self.embedding.training
         self.embedding.eval()
         parts = []
         for batch in images.split(EMBED_BATCH):
-            parts.append(self.embedding(plain(batch.to(self.device))))
+            with torch.autocast(self.device.type, torch.bfloat16, half_precision(self.device)):
+                parts.append(self.embedding(plain(batch.to(self.device))))
             tick(len(batch))
         self.embedding.train(training)
         return torch.cat(parts)
@@ -132,7 +144,7 @@ class Model:
     ) -> Float[Tensor, "n d"]:
         """Rows of a table that may be far larger than the memory."""
         batches = rows.split(EMBED_BATCH)
-        return torch.cat([self.embed(table.images[batch], tick) for batch in batches])
+        return torch.cat([self.embed(table.take(batch), tick) for batch in batches])
 
     def class_features(self, pool: Pool) -> tuple[Float[Tensor, "_ d"], ...]:
         """The features of all images of each class of a pool."""
@@ -170,7 +182,7 @@ class Model:
             name for name, n in zip(table.classes, table.counts.tolist(), strict=True) if n == 0
         ]
         if isinstance(support, Mapping):  # what has no image is not among the classes
-            empty += [str(name) for name in support if str(name) not in table.classes]
+            empty += [str(name) for name, images in support.items() if len(images) == 0]
         if empty:
             raise KedgeError(f"{table.source}: class '{empty[0]}' has no example.")
         features = self.embed(table.images).split(table.counts.tolist())
@@ -182,9 +194,15 @@ class Model:
 
     def open(self, source: Any) -> ImageTable:
         """Images from wherever they are, brought to the size that this model takes."""
-        table = open_images(source, self.config.image_size, self.config.n_channels)
+        table = open_images(source, look=self.look)
         self.check_images(table)
         return table
+
+    @property
+    def look(self) -> Look:
+        """What every picture is brought to, as those were that it was trained on."""
+        config = self.config
+        return Look(config.image_size, config.n_channels, config.fit, config.inverted)
 
     def check_images(self, table: ImageTable) -> None:
         want = (self.config.n_channels, self.config.image_size, self.config.image_size)
@@ -257,15 +275,17 @@ class Classifier:
     representatives: Float[Tensor, "k r"]
 
     @torch.no_grad()
-    def probabilities(self, images: Tensor | np.ndarray) -> Float[Tensor, "n k"]:
+    def probabilities(self, images: Tensor | np.ndarray | FileRows) -> Float[Tensor, "n k"]:
         """Of each class for each image; uint8, N × channels × height × width."""
-        pixels = torch.as_tensor(images)
-        self.model.check_images(ImageTable.build(pixels, [0] * len(pixels), ["?"], "images"))
+        pixels = images if isinstance(images, FileRows) else torch.as_tensor(images)
+        # One is enough of a file, whose images have one size.
+        some = pixels[:1] if isinstance(pixels, FileRows) else pixels
+        self.model.check_images(ImageTable.build(some, [0] * len(some), ["?"], "images"))
         with task("classifying images", len(pixels)) as tick:
             features = self.model.embed(pixels, tick)
         return self.model.head.logits(features, self.representatives).softmax(-1)
 
-    def predict(self, images: Tensor | np.ndarray) -> list[str]:
+    def predict(self, images: Tensor | np.ndarray | FileRows) -> list[str]:
         """The name of the likeliest class of each image."""
         return [self.classes[i] for i in self.probabilities(images).argmax(1).tolist()]
 
@@ -302,7 +322,7 @@ def _checksum(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
 def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:
     """Per channel, over an even selection of the images, in 0…1."""
     step = -(-len(pool) // most)
-    pixels = pool.table.images[pool.rows[::step]].float() / 255
+    pixels = pool.table.take(pool.rows[::step]).float() / 255
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
     return mean[:, None, None], std[:, None, None]
 

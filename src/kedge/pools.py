@@ -68,7 +68,10 @@ def union(name: str, pools: Sequence[Pool]) -> Pool:
 
 
 def alone(*pools: Pool) -> list[Pool]:
-    """The same pools on a table that holds their images and no other."""
+    """The same pools on a table that holds their images and no other.
+
+    Images in memory are copied; those of a packed file stay there, and only these can be read.
+    """
     rows = torch.cat([pool.rows for pool in pools]).sort().values
     part = pools[0].table.only(rows)
     return [

@@ -23,7 +23,9 @@ _shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
 @contextmanager
 def display() -> Iterator[None]:
     """Show every task of the body on standard error, so that standard output stays clean."""
-    if _shown.get() is not None:  # already on the screen
+    from kedge.engine import rank  # here, since PyTorch is slow to load
+
+    if _shown.get() is not None or rank() != 0:  # already on the screen, or another shows it
         yield
         return
     columns = (

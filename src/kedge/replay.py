@@ -3,21 +3,25 @@
 Gathering, augmentation, teacher, student, backward and optimizer are recorded once. The plan of an
 epoch lies on the device, and so does the number of the episode, which each replay moves on by one:
 the host starts replays and computes nothing. Shapes must be the same for all episodes.
+
+Where a step has several episodes there are two graphs, one for an episode and one for what follows
+the last of them. Between them processes add up what each has found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from kedge import engine
 from kedge.images.augment import Augmentation
 from kedge.pixels import Pixels
 from kedge.progress import Tick
-from kedge.step import Task, TrainStep
+from kedge.step import SharedStep, Task, TrainStep
 
 WARM_UP = 3  # steps before a graph can be recorded
 
@@ -68,42 +72,69 @@ class Replay:
         old: Planned | None,
         anchors: Float[Tensor, "classes r"],
         chosen: Int64[Tensor, "e a"] | None,
+        batch: int = 1,
     ) -> None:
-        self.step, self.anchors = step, anchors
+        self.step, self.anchors, self.batch = step, anchors, batch
         self.new, self.old = new.kept(), None if old is None else old.kept()
         self.chosen = None if chosen is None else chosen.clone()
         self.number = torch.zeros(1, dtype=torch.int64, device=step.student.device)
         self.losses = torch.zeros(3, device=step.student.device)
-        self.graph = torch.cuda.CUDAGraph()
+        self.shared = SharedStep(step)
+        self.total = self.shared.nothing()
         with (
             _unchanged(step),
             torch.random.fork_rng(devices=[step.student.device]),
             # The convolutions that are fastest for these shapes are found out first.
             torch.backends.cudnn.flags(enabled=True, benchmark=True),
         ):
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                for _ in range(WARM_UP):
-                    self.number.zero_()
-                    self._one()
-            torch.cuda.current_stream().wait_stream(aside)
-            with torch.cuda.graph(self.graph):
-                self._one()
+            self.graph = self._recorded(self._one if batch == 1 else self._part)
+            self.end = None if batch == 1 else self._recorded(self._rest)
+
+    def _recorded(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                self.number.zero_()
+                body()
+        torch.cuda.current_stream().wait_stream(aside)
+        with torch.cuda.graph(graph):
+            body()
+        return graph
 
     def _one(self) -> None:
+        self.losses += self.step(*self._episode())
+        self.number += 1
+
+    def _part(self) -> None:
+        self.total += self.shared.episode(*self._episode())
+
+    def _rest(self) -> None:
+        self.losses += self.shared.end(self.total, self.batch)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.shared.begin()
+        self.total.zero_()
+
+    def _episode(self) -> tuple[Task, Float[Tensor, "a r"] | None, Task | None]:
         task = self.new.at(self.number)
         old_task = None if self.old is None else self.old.at(self.number)
         anchors = None
         if self.chosen is not None:
             anchors = self.anchors[self.chosen.index_select(0, self.number).squeeze(0)]
-        self.losses += self.step(task, anchors, old_task)
-        self.number += 1
+        return task, anchors, old_task
 
     def epoch(
-        self, new: Planned, old: Planned | None, chosen: Int64[Tensor, "e a"] | None, tick: Tick
+        self,
+        new: Planned,
+        old: Planned | None,
+        chosen: Int64[Tensor, "e a"] | None,
+        tick: Tick,
+        noise: Callable[[int], int],
     ) -> Float[Tensor, " 3"]:
-        """The sum of the losses, still on the device."""
+        """The sum of the losses of all steps, still on the device. `noise` is the seed of an
+        episode, where a step has several."""
         self.new.take(new)
         if self.old is not None and old is not None:
             self.old.take(old)
@@ -111,9 +142,20 @@ class Replay:
             self.chosen.copy_(chosen)
         self.number.zero_()
         self.losses.zero_()
-        for _ in range(len(new.positions)):
-            self.graph.replay()
-            tick(1)
+        if self.end is None:
+            for _ in range(len(new.positions)):
+                self.graph.replay()
+                tick(1)
+            return self.losses
+        self._begin()
+        for first in range(0, len(new.positions), self.batch):
+            for i in range(first + engine.rank(), first + self.batch, engine.n_processes()):
+                torch.manual_seed(noise(i))
+                self.number.fill_(i)
+                self.graph.replay()
+            self.total.copy_(engine.add_up(self.total))
+            self.end.replay()
+            tick(self.batch)
         return self.losses
 
 

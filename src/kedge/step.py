@@ -7,7 +7,7 @@ graph (`kedge.replay`), which the host only has to start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class Task:
 
 
 class TrainStep:
-    """One optimizer step on one episode: L_CE + λ · alignment."""
+    """One optimizer step on one episode: L_CE + λ · alignment. For several, see `SharedStep`."""
 
     def __init__(
         self,
@@ -108,6 +108,14 @@ class TrainStep:
         self, task: Task, anchors: Float[Tensor, "a r"] | None, old_task: Task | None
     ) -> Float[Tensor, " 3"]:
         """Loss, cross-entropy and penalty of this step, still on the device."""
+        losses = self.backward(task, anchors, old_task)
+        self.optimizer.step()
+        return losses
+
+    def backward(
+        self, task: Task, anchors: Float[Tensor, "a r"] | None, old_task: Task | None
+    ) -> Float[Tensor, " 3"]:
+        """The same three; the gradient is left where the optimizer looks for it."""
         pixels = self._augment(task.images, task.how)
         old = self._taught(pixels) if self.alignment is not None else None
         features = self._features(self._student, pixels)
@@ -127,7 +135,6 @@ class TrainStep:
         loss = cross_entropy + self.method.weight * penalty
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimizer.step()
         return torch.stack([loss.detach(), cross_entropy.detach(), penalty.detach()])
 
     def _taught(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
@@ -150,3 +157,63 @@ class TrainStep:
     def _features(self, see: See, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.pace.bf16):
             return see(pixels)
+
+
+class SharedStep:
+    """One optimizer step on several episodes, dealt out to all processes: along the mean of the
+    gradients that each episode has by itself.
+
+    Every episode starts from the same running statistics, those of BatchNorm, and in the end they
+    have moved by the mean as well. So it does not matter who has which episode.
+    """
+
+    def __init__(self, step: TrainStep) -> None:
+        self.step = step
+        self.weights = [w for group in step.optimizer.param_groups for w in group["params"]]
+        parts = (step.student.embedding, step.student.head)
+        self.running = [buffer for module in parts for buffer in module.buffers()]
+        self.before = [buffer.clone() for buffer in self.running]
+
+    def nothing(self) -> Float[Tensor, " n"]:
+        """A sum of no episodes yet."""
+        statistics = [was for was, _ in self._statistics()]
+        size = sum(like.numel() for like in (*self.weights, *statistics)) + 3
+        return torch.zeros(size, device=self.step.student.device)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        for was, now in zip(self.before, self.running, strict=True):
+            was.copy_(now)
+
+    def episode(
+        self, task: Task, anchors: Float[Tensor, "a r"] | None, old_task: Task | None
+    ) -> Float[Tensor, " n"]:
+        """Its gradient, how it moves the statistics, and its losses: one vector, to be added up."""
+        with torch.no_grad():
+            for was, now in zip(self.before, self.running, strict=True):
+                now.copy_(was)
+        losses = self.step.backward(task, anchors, old_task)
+        slopes = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
+        # What has not moved may be infinite, and has no difference then.
+        moves = [torch.where(now == was, 0, now - was) for was, now in self._statistics()]
+        return torch.cat([part.flatten() for part in (*slopes, *moves, losses)])
+
+    @torch.no_grad()
+    def end(self, total: Float[Tensor, " n"], n: int) -> Float[Tensor, " 3"]:
+        """The step, from the sum over n episodes. Returns the mean of their losses."""
+        statistics = list(self._statistics())
+        sizes = [like.numel() for like in (*self.weights, *(was for was, _ in statistics))]
+        *means, losses = (total / n).split([*sizes, 3])
+        for weight, slope in zip(self.weights, means, strict=False):
+            # Fused Adam walks through memory: a gradient must lie there as its weight does.
+            weight.grad = torch.empty_like(weight).copy_(slope.view(weight.shape))
+        for (was, now), move in zip(statistics, means[len(self.weights) :], strict=True):
+            now.copy_(was + move.view(was.shape))
+        self.step.optimizer.step()
+        return losses
+
+    def _statistics(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Before and now. Counters are none: every episode moves them alike."""
+        for was, now in zip(self.before, self.running, strict=True):
+            if now.is_floating_point():
+                yield was, now

@@ -85,7 +85,7 @@ def class_fisher(
     heights = torch.from_numpy(rng.random((len(rows), DRAWS)))
     with torch.enable_grad():
         for some, height in zip(rows.split(GROUP), heights.split(GROUP), strict=True):
-            pixels = plain(pool.table.images[some].to(model.device))
+            pixels = plain(pool.table.take(some).to(model.device))
             features = functional_call(model.embedding, weights, (pixels,))
             log_p = model.head.logits(features, representatives).log_softmax(1)
             # Backward is cheap, since it ends in the last block: one forward serves all draws.

@@ -3,7 +3,8 @@
 A round is the same for every method: episodes from the images that the method may read, a step
 on each, validation after every epoch, the learning rate halved on a plateau, the best weights
 kept, and at the end one anchor for each class. It can be stopped at any moment: the state after
-each epoch is on disk, and the plan of an epoch depends on (seed, round, epoch) alone.
+each epoch is on disk, and the plan of an epoch depends on (seed, round, epoch) alone. Several
+processes draw the same plan and share the episodes of each step (`kedge.engine`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import copy
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from kedge import progress
+from kedge import engine, progress
 from kedge.alignment import Memory
-from kedge.config import EpisodeShape, TrainConfig, to_dict
+from kedge.config import EpisodeShape, Schedule, TrainConfig, require, to_dict
 from kedge.durable import digest, load_tensors, save_tensors, under
 from kedge.episodes import Plan, check_pool, plan_anchors, plan_episodes
 from kedge.errors import KedgeError
@@ -34,7 +37,7 @@ from kedge.pools import Delivery, Pool, union
 from kedge.progress import Tick, silent
 from kedge.replay import Planned, Replay
 from kedge.seeding import generator, torch_seed
-from kedge.step import Task, TrainStep
+from kedge.step import SharedStep, Task, TrainStep
 from kedge.task2vec import nearest_classes
 
 
@@ -64,6 +67,16 @@ def training_pool(method: Method, delivery: Delivery) -> Pool:
     return delivery.new
 
 
+def check_batch(schedule: Schedule) -> None:
+    """Every process must have as many episodes of a step as the others."""
+    n = engine.n_processes()
+    require(
+        schedule.batch % n == 0,
+        f"--batch is {schedule.batch}: it must be a multiple of the {n} processes, which share the "
+        "episodes of each step.",
+    )
+
+
 def train_round(
     start: Model,
     delivery: Delivery,
@@ -78,11 +91,13 @@ def train_round(
     `memory` is what the method has kept of earlier rounds, as `remember` gave it.
     """
     memory, began = memory or {}, time.perf_counter()
+    check_batch(config.schedule)
     pool = training_pool(method, delivery)
     check_pool(pool, config.episode)
     check_pool(delivery.val, config.episode)
     if method.alignment is not None:
         method.alignment.check(config.episode)
+    start = _as_the_first(start)
     student = replace(
         start,
         embedding=copy.deepcopy(start.embedding).requires_grad_(True),
@@ -91,8 +106,15 @@ def train_round(
     frozen = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen)
     rows = start.head.rows(start.class_features(pool)) if start.head.learns_rows else None
+    if rows is not None:
+        rows = engine.agreed(rows.cpu()).to(start.device)
     step = TrainStep(student, teacher, method, config.schedule.lr, rows, memory)
     identity = _identity(start, pool, delivery, method, config, memory)
+    require(
+        engine.agreed(identity) == identity,
+        "The processes were given different images or settings: start all with the same command "
+        "on the same files.",
+    )
     state = State(step, config.schedule.lr)
     if checkpoint is not None and checkpoint.exists():
         state.load(checkpoint, identity)
@@ -109,7 +131,7 @@ def train_round(
                 "is not a number any more. Start again with a lower --lr and another --out; the "
                 "state of the last good epoch is kept."
             )
-        accuracy = validate(student, delivery.val, config)
+        accuracy = engine.agreed(validate(student, delivery.val, config))
         state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
         state.seconds += time.perf_counter() - began
         if checkpoint is not None:
@@ -131,6 +153,7 @@ def train_round(
     )
     learned = None if step.rows is None else step.rows.detach()
     model = replace(student.with_anchors_of(pool, learned), lineage=(*start.lineage, entry))
+    model = replace(model, anchors=engine.agreed(model.anchors.cpu()).to(model.device))
     seconds = state.seconds + around + time.perf_counter() - began
     return RoundResult(model, tuple(state.history), seconds)
 
@@ -158,6 +181,7 @@ class Practice:
         self.step, self.anchors, self.config, self.round = step, anchors, config, round
         device = step.student.device
         self.replay: Replay | None = None
+        self.shared = SharedStep(step)
         self.new = Source("", pool, config.episode, config.schedule.episodes, device)
         self.old: Source | None = None
         if step.alignment is not None:
@@ -167,33 +191,59 @@ class Practice:
 
     def epoch(self, epoch: int, tick: Tick) -> tuple[float, float, float]:
         """Mean loss, cross-entropy and penalty."""
-        step, config = self.step, self.config
+        step, config, batch = self.step, self.config, self.config.schedule.batch
         student, device = step.student, step.student.device
         key = (config.seed, self.round, epoch)
         hard = config.schedule.tasks == "hard"
-        nearest = nearest_classes(student, self.new.pool, key) if hard else None
+        nearest = engine.agreed(nearest_classes(student, self.new.pool, key)) if hard else None
         plans = [self.new.plan(key, nearest), None if self.old is None else self.old.plan(key)]
         chosen = self._anchors(key)
         student.embedding.train()
         student.head.train()
         replay = self._recorded(plans, chosen)
         own = [device] if device.type == "cuda" else []
+        noise = partial(torch_seed, "dropblock", *key)  # of an episode, whoever has it
         with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
             torch.manual_seed(torch_seed("dropblock", *key))
             if replay is not None:
                 new, old = (None if p is None else p.planned() for p in plans)
                 assert new is not None
-                losses = replay.epoch(new, old, chosen, tick)
+                losses = replay.epoch(new, old, chosen, tick, noise)
             else:
                 losses = torch.zeros(3, device=device)
-                for i in range(config.schedule.episodes):
-                    new_task, old_task = (None if p is None else p.task(i) for p in plans)
-                    assert new_task is not None
-                    anchors = None if chosen is None else self.anchors[chosen[i]]
-                    losses += step(new_task, anchors, old_task)
-                    tick(1)
-        mean, cross_entropy, penalty = (losses / config.schedule.episodes).tolist()
+                for first in range(0, config.schedule.episodes, batch):
+                    if batch == 1:
+                        losses += step(*self._episode(first, plans, chosen))
+                    else:
+                        losses += self._together(first, plans, chosen, noise)
+                    tick(batch)
+        mean, cross_entropy, penalty = (losses / (config.schedule.episodes // batch)).tolist()
         return mean, cross_entropy, penalty
+
+    def _episode(
+        self, i: int, plans: list[EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
+    ) -> tuple[Task, Float[Tensor, "a r"] | None, Task | None]:
+        """What a step takes: new images, the anchors they are held against, old images."""
+        new_task, old_task = (None if plan is None else plan.task(i) for plan in plans)
+        assert new_task is not None
+        return new_task, None if chosen is None else self.anchors[chosen[i]], old_task
+
+    def _together(
+        self,
+        first: int,
+        plans: list[EpochPlan | None],
+        chosen: Int64[Tensor, "e a"] | None,
+        noise: Callable[[int], int],
+    ) -> Float[Tensor, " 3"]:
+        """One step on the episodes from the first, of which every process takes its share."""
+
+        def learn(i: int) -> Tensor:
+            torch.manual_seed(noise(i))
+            return self.shared.episode(*self._episode(i, plans, chosen))
+
+        batch = self.config.schedule.batch
+        self.shared.begin()
+        return self.shared.end(engine.total(learn, range(first, first + batch)), batch)
 
     def _anchors(self, key: tuple[int, int, int]) -> Int64[Tensor, "e a"] | None:
         """Those which each step is held against."""
@@ -213,7 +263,8 @@ class Practice:
             try:
                 new, old = (None if plan is None else plan.planned() for plan in plans)
                 assert new is not None
-                self.replay = Replay(self.step, new, old, self.anchors, chosen)
+                batch = self.config.schedule.batch
+                self.replay = Replay(self.step, new, old, self.anchors, chosen, batch)
             except (RuntimeError, KedgeError) as error:
                 progress.note(f"the step is not recorded as one graph, and is slower: {error}")
                 self.step.pace = replace(self.step.pace, captured=False)
@@ -358,6 +409,22 @@ class State:
             laid_out = torch.empty_like(like).copy_(value) if value.ndim else value
             state.setdefault(int(i), {})[name] = laid_out
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _as_the_first(start: Model) -> Model:
+    """The very weights that the first process starts from: a backbone of one's own may be random.
+
+    The model that is given stays as it is.
+    """
+    if engine.n_processes() == 1:
+        return start
+    copied = replace(
+        start, embedding=copy.deepcopy(start.embedding), head=copy.deepcopy(start.head)
+    )
+    for module in (copied.embedding, copied.head):
+        own = {key: value.cpu() for key, value in module.state_dict().items()}
+        module.load_state_dict(engine.agreed(own))
+    return replace(copied, anchors=engine.agreed(start.anchors.cpu()).to(start.device))
 
 
 def _identity(

@@ -184,10 +184,11 @@ def test_background_is_named(tmp_path: Path) -> None:
     made(tmp_path, "101_ObjectCategories/BACKGROUND_Google/1.png", "101_ObjectCategories/ant/1.png")
     catalogue = read(tmp_path)
     assert catalogue.classes == ("BACKGROUND_Google", "ant")
-    assert catalogue.remarks == (
-        "BACKGROUND_Google looks like a background, which is no class: leave it out with --without "
-        "BACKGROUND_Google",
+    assert catalogue.noticed == (
+        "BACKGROUND_Google looks like a background, which is no class: leave it out with 'kedge "
+        "data pack' and --without BACKGROUND_Google",
     )
+    assert catalogue.only({"ant"}).noticed == ()
 
 
 def test_images_without_folders_are_not_recognised(tmp_path: Path) -> None:

@@ -297,6 +297,7 @@ def test_list_without_classes_among_the_parts(ravi: Path) -> None:
     assert catalogue.parts == ("train", "val")
     assert catalogue.remarks == (
         "1 further lists lie elsewhere or have no classes and were left out, the first is test.csv",
+        "2 images are in no list and were left out, the first is images/n0193011200000005.jpg",
     )
 
 

@@ -95,7 +95,7 @@ class ExemplarIncrementalMetaLearning(Alignment):
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """A class that comes back is kept beside what was kept of it before."""
         chosen = self._nearest(model, pool) if self.choice == "nearest" else self._any(pool, seed)
-        images = pool.table.images[torch.cat(chosen)]
+        images = pool.table.take(torch.cat(chosen))
         counts = torch.tensor([len(rows) for rows in chosen], dtype=torch.int64)
         if "images" in before:
             images = torch.cat([before["images"].cpu(), images])

@@ -100,7 +100,7 @@ def _slopes(
     pass serves all.
     """
     positions, classes = plan.episode(i)
-    pixels = plain(pool.table.images[pool.rows[positions.flatten()]].to(model.device))
+    pixels = plain(pool.table.take(pool.rows[positions.flatten()]).to(model.device))
     episode = model.embedding(pixels).unflatten(0, positions.shape)
     names = [pool.classes[c] for c in classes.tolist()]
     rows = model.anchors_of(names) if model.head.learns_rows else None

@@ -10,11 +10,13 @@ import inspect
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, NoReturn, Union
 
 import tyro
 from rich.console import Console
@@ -26,6 +28,7 @@ from kedge.errors import KedgeError
 from kedge.progress import printable
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of glibc's malloc.h
+SHARED = ("bench", "train", "update")  # commands that several processes can do together
 
 
 def main() -> None:
@@ -34,18 +37,58 @@ def main() -> None:
     # another program wants a core a training step takes 20 times as long. See LOG.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
     _keep_memory()
+    # A polite kill ends as Ctrl-C does: what is temporary is removed, and work can go on.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        _parse(sys.argv[1:]).run(Console())
+        with _one_voice():
+            _parse(sys.argv[1:]).run(Console())
     except KedgeError as error:
-        sys.exit(f"kedge: {printable(str(error), one_line=True)}")
+        _end(printable(str(error), one_line=True), 1)
     except KeyboardInterrupt:
-        goes_on = sys.argv[1:2] in (["bench"], ["train"], ["update"]) or sys.argv[2:3] == ["pack"]
-        said = "stopped; the same command continues from here" if goes_on else "stopped"
-        print(f"kedge: {said}.", file=sys.stderr)
-        sys.exit(130)
+        goes_on = " ".join(sys.argv[1:2]) in SHARED or sys.argv[2:3] == ["pack"]
+        _end("stopped; the same command continues from here." if goes_on else "stopped.", 130)
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception:
+        _only_the_first(1)
+        raise
+
+
+@contextmanager
+def _one_voice() -> Iterator[None]:
+    """Of several processes that were started as one, only the first shows anything."""
+    if "WORLD_SIZE" not in os.environ:  # asked before the engine is, which is slow to load
+        yield
+        return
+    from kedge import engine
+
+    engine.start()
+    command = " ".join(sys.argv[1:2])
+    if engine.n_processes() > 1 and command not in SHARED:
+        raise KedgeError(f"'kedge {command}' needs one process only: start it without torchrun.")
+    if engine.rank() == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    _only_the_first(code)
+    print(f"kedge: {sentence}", file=sys.stderr, flush=True)
+    if "WORLD_SIZE" in os.environ:
+        os._exit(code)  # the engine would wait for processes that do not end
+    sys.exit(code)
+
+
+def _only_the_first(code: int) -> None:
+    """Of several processes that give up, the others end here, in silence."""
+    if "WORLD_SIZE" in os.environ:
+        from kedge import engine
+
+        if not engine.first_to_fail():
+            os._exit(code)
 
 
 def _keep_memory() -> None:

@@ -7,6 +7,7 @@ and `kedge paper` answer at once.
 from kedge.cli.bench import Bench, Paper, Recipes, Report
 from kedge.cli.data import Inspect, Pack
 from kedge.cli.models import Evaluate, Predict, Train, Update
+from kedge.cli.speed import Speed
 
 COMMANDS = {
     "bench": Bench,
@@ -19,4 +20,5 @@ COMMANDS = {
     "report": Report,
     "recipes": Recipes,
     "paper": Paper,
+    "speed": Speed,
 }

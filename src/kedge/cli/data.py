@@ -83,11 +83,8 @@ class Pack:
             help_behavior_hint="(default: that of small images, 84 for large ones)",
         ),
     ] = None
-    channels: Annotated[
-        Literal["grey", "colour"] | None,
-        arg(help_behavior_hint="(default: grey if all are)"),
-    ] = None
-    """Whether to pack grey or colour images."""
+    channels: Literal["auto", "grey", "colour"] = "auto"
+    """Whether to pack grey or colour images; by itself grey, if 200 of them, spread evenly, are."""
     fit: Literal["crop", "stretch"] = "crop"
     """Of an image that is not square: the square in its middle, or all of it, straightened."""
     without: Annotated[
@@ -103,15 +100,16 @@ class Pack:
         from kedge import progress
         from kedge.images.decoding import suited
         from kedge.images.readers import catalogue
-        from kedge.images.sources import EMBEDDED, is_store
+        from kedge.images.sources import EMBEDDED, is_store, open_images
         from kedge.images.store import pack
 
         path = Path(self.data)
         if is_store(path) or (self.data in EMBEDDED and not path.exists()):
+            open_images(self.data)  # a sentence, if it is another file of that kind
             raise KedgeError(f"{self.data}: these images are packed already.")
         with progress.display():
             found = _without(catalogue(path), self.without)
-            channels = {None: None, "grey": 1, "colour": 3}[self.channels]
+            channels = {"auto": None, "grey": 1, "colour": 3}[self.channels]
             look = suited(found, self.image_size, channels, self.fit)
             out = self.out or Path(f"{_stem(path)}-{look.image_size}px.images")
             there = out.exists()

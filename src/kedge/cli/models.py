@@ -224,7 +224,6 @@ class Predict:
         from kedge.model import Model
 
         model = Model.load(self.model)
-        size, channels = model.config.image_size, model.config.n_channels
         files: list[Path] = []
         for path in self.images:
             inside = FolderTree(path).names if path.is_dir() else ()
@@ -238,7 +237,7 @@ class Predict:
             raise KedgeError(f"{where}: no image to classify was found here.")
         with progress.display():
             classifier = model.classifier(self.support)
-            pixels, unreadable = read_files(files, size, channels)
+            pixels, unreadable = read_files(files, model.look)
             best = classifier.probabilities(pixels).max(1)
         readable = [file for file in files if file not in set(unreadable)]
         names = [classifier.classes[i] for i in best.indices.tolist()]

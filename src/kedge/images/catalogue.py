@@ -30,6 +30,7 @@ PART_NAMES = {
     "eval": "test",
     "evaluation": "test",
 }
+BACKGROUND = ("background_google", "background", "_background_noise_", "clutter", "257.clutter")
 HELD_OUT = "held out"  # the part that holds further images of the classes of "train"
 
 
@@ -86,6 +87,16 @@ class Catalogue:
     def counts(self) -> Int64[np.ndarray, " classes"]:
         """Images per class."""
         return np.bincount(self.labels, minlength=len(self.classes))
+
+    @property
+    def noticed(self) -> tuple[str, ...]:
+        """All that is to be said of these images, and of the names of their classes."""
+        background = [name for name in self.classes if name.lower() in BACKGROUND]
+        return self.remarks + tuple(
+            f"{name} looks like a background, which is no class: leave it out with 'kedge data "
+            f"pack' and --without {name}"
+            for name in background[:1]
+        )
 
     def classes_of(self, part: str) -> tuple[str, ...]:
         """Those with an image in a part of the split."""

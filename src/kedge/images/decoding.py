@@ -163,7 +163,11 @@ def in_parallel(work: Callable[[Batch], T], batches: Iterator[Batch]) -> Iterato
 
 
 def n_workers() -> int:
-    return os.cpu_count() or 2
+    """No more than eight: each takes memory, and together they outrun most disks."""
+    mine = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 2)
+    )
+    return max(2, min(len(mine), 8))
 
 
 def _sorted_out(batch: Batch, answers: Answers, look: Look) -> Decoded:
@@ -219,6 +223,8 @@ def in_memory(catalogue: Catalogue, look: Look) -> ImageTable:
         str(catalogue.path),
         catalogue.parts,
         torch.from_numpy(kept.part) if catalogue.parts else None,
+        fit=look.fit,
+        inverted=look.inverted,
     )
 
 

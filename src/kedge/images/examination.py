@@ -17,7 +17,7 @@ from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import Batch, batches, in_parallel, spread, suited
 from kedge.images.pictures import Look, Measured, Picture, decode, measure
 from kedge.images.store import Packing, twins_remark
-from kedge.images.table import ImageTable, fingerprint_of
+from kedge.images.table import ImageTable
 
 MOST = 10_000  # images are decoded unless all shall be
 ENOUGH = 20  # images of a class: 5 shots and 15 queries
@@ -81,7 +81,7 @@ def examine(catalogue: Catalogue, everything: bool = False) -> Examination:
         n_seen=len(seen),
         parts=parts,
         remarks=(
-            *catalogue.remarks,
+            *catalogue.noticed,
             *_of_parts(parts),
             *_of_counts(counts, catalogue.classes),
             *_of_images(catalogue, numbers, seen),
@@ -92,10 +92,7 @@ def examine(catalogue: Catalogue, everything: bool = False) -> Examination:
 def examine_table(table: ImageTable, about: dict[str, Any], n_bytes: int) -> Examination:
     """Of images that are packed: what was wrong with them, and whether they are still whole."""
     _, channels, high, wide = table.images.shape
-    block = max(1, (1 << 23) // max(1, channels * high * wide))
-    blocks = (piece.numpy().tobytes() for piece in table.images.split(block))
-    now = fingerprint_of(tuple(table.images.shape), blocks, table.labels, table.classes)
-    whole = now == table.fingerprint
+    whole = table.pixel_fingerprint() == table.fingerprint
     changed = "the checksum does not fit: the file was changed or damaged, pack it again"
     counts, remarks = table.counts.numpy(), about.get("remarks")
     return Examination(

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+Fit = Literal["crop", "stretch"]
 Picture = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 # More is not decoded: some files are made to fill the memory. What is transparent is decoded twice.
@@ -41,7 +42,7 @@ class Look:
 
     image_size: int  # px, of both sides
     n_channels: int  # 1 or 3
-    fit: Literal["crop", "stretch"] = "crop"  # the centre square, or all of it, straight
+    fit: Fit = "crop"  # the centre square, or all of it, straight
     inverted: bool = False  # dark on white becomes white on dark
 
 

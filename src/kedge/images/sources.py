@@ -24,7 +24,7 @@ from kedge.images.store import Packing, pack
 from kedge.images.table import ImageTable
 
 EMBEDDED = {"drawings": load_drawings}
-IN_MEMORY = 1 << 30  # bytes of pixels; more are packed into a file, and that is mapped
+IN_MEMORY = 1 << 30  # bytes of pixels; more are packed into a file and stay there
 WORTH_KEEPING = 1 << 26  # bytes of pixels
 
 
@@ -33,6 +33,7 @@ def open_images(
     image_size: int | None = None,
     n_channels: int | None = None,
     *,
+    look: Look | None = None,
     classes: Set[str] | None = None,
     keep: bool = False,
 ) -> ImageTable:
@@ -42,18 +43,22 @@ def open_images(
     embedded images; or in memory: a pair of images and labels, a mapping from class names to
     images, or a data set with `__len__` and `__getitem__` → (image, label).
 
-    Only those of `classes` are decoded, if given; what is packed is taken whole. With `keep` a
-    large set on disk is packed once and found again by the next call; otherwise nothing is left
-    behind.
+    With a `look` they are brought to that, whatever would suit them. Only those of `classes` are
+    decoded, if given; what is packed is taken whole. With `keep` a large set on disk is packed
+    once and found again by the next call; otherwise nothing is left behind.
     """
     if isinstance(source, ImageTable):
+        _check(source, image_size, n_channels)
         return source
     if not isinstance(source, str | Path):
         from kedge.images.given import given_catalogue
 
         found, keep = given_catalogue(source), False
     elif (table := _ready(source)) is not None:
-        _check(table, image_size, n_channels)
+        _check(
+            table,
+            *((image_size, n_channels) if look is None else (look.image_size, look.n_channels)),
+        )
         if classes is not None and not classes & set(table.classes):
             raise KedgeError(f"{source}: none of the classes that are needed is here.")
         return table
@@ -61,7 +66,7 @@ def open_images(
         found = catalogue(source)
     if classes is not None:
         found = found.only(classes)
-    return _decoded(found, suited(found, image_size, n_channels), keep)
+    return _decoded(found, look or suited(found, image_size, n_channels), keep)
 
 
 def is_store(path: Path) -> bool:
@@ -81,15 +86,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kedge"
 
 
-def read_files(
-    files: Sequence[Path], image_size: int, n_channels: int
-) -> tuple[UInt8[Tensor, "n c h w"], list[Path]]:
+def read_files(files: Sequence[Path], look: Look) -> tuple[UInt8[Tensor, "n c h w"], list[Path]]:
     """Images without classes; returns them and the files that could not be read."""
     names = tuple(str(file) for file in files)
     pictures = FilePictures(FolderTree(Path(), names), names)
     good, bad = [], []
     with progress.task("reading images", len(files)) as tick:
-        for chunk in decoded(pictures, Look(image_size, n_channels), range(n_chunks(pictures))):
+        for chunk in decoded(pictures, look, range(n_chunks(pictures))):
             good.append(torch.from_numpy(chunk.pixels))
             bad += [files[i] for i in chunk.unreadable]
             tick(len(chunk.numbers) + len(chunk.unreadable))
@@ -114,6 +117,10 @@ def _ready(source: str | Path) -> ImageTable | None:
     return None
 
 
+def _shape(look: Look) -> tuple[int, int]:
+    return look.image_size, look.n_channels
+
+
 def _check(table: ImageTable, image_size: int | None, n_channels: int | None) -> None:
     if image_size not in (None, table.image_size):
         raise KedgeError(
@@ -135,13 +142,13 @@ def _decoded(found: Catalogue, look: Look, keep: bool) -> ImageTable:
         out = cache_folder() / name
         if not out.exists():
             progress.note(
-                f"{found.path}: packed once into {out} ({packing.n_bytes / 1e9:.1f} GB), which "
-                "may be deleted at any time"
+                f"{found.path}: packed once into {out} ({packing.n_bytes / 1e9:.1f} GB), by this "
+                "process or another; it may be deleted at any time"
             )
-        return pack(found, look, out)
-    for remark in found.remarks:
+        return pack(found, look, out, patience=-1.0)  # without end
+    for remark in found.noticed:
         progress.note(f"{found.path}: {remark}")
     if packing.n_bytes <= IN_MEMORY:
         return in_memory(found, look)
-    with tempfile.TemporaryDirectory(prefix="kedge-") as folder:  # mapped, it outlives its name
+    with tempfile.TemporaryDirectory(prefix="kedge-") as folder:  # open, it outlives its name
         return pack(found, look, Path(folder) / "images")

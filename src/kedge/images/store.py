@@ -1,4 +1,4 @@
-"""Packing: every picture decoded once, into one file that is mapped and never read whole.
+"""Packing: every picture decoded once, into one file from which any can be read at once.
 
 The file is the safetensors file that `ImageTable.load` takes. It grows in a folder beside its
 place: a stopped packing goes on where it was, and the file appears only when it is complete.
@@ -25,10 +25,12 @@ from kedge.durable import load_tensors, only_one_process, write_atomically
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import CHUNK, NAMED, Kept, decoded, n_chunks, rows_by_class
+from kedge.images.packed import fingerprint_of
 from kedge.images.pictures import Look
-from kedge.images.table import STORE_FORMAT, ImageTable, fingerprint_of
+from kedge.images.table import STORE_FORMAT, ImageTable
 
 BLOCK = 1 << 23  # bytes that are moved or summed at a time
+DECODER = 1  # counts up when a picture becomes other pixels than before
 NOTE_EVERY = 2.0  # seconds between two notes of how far it is
 ROOM_FOR_REMARKS = 1 << 15  # bytes
 
@@ -42,7 +44,13 @@ class Packing:
 
     @property
     def key(self) -> str:
-        about = [STORE_FORMAT, self.catalogue.stamp, self.catalogue.classes, asdict(self.look)]
+        about = [
+            STORE_FORMAT,
+            DECODER,
+            self.catalogue.stamp,
+            self.catalogue.classes,
+            asdict(self.look),
+        ]
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
     @property
@@ -64,21 +72,29 @@ class Packing:
         return 8 + self.header_room + n * (9 if self.catalogue.parts else 8)
 
 
-def pack(catalogue: Catalogue, look: Look, out: Path) -> ImageTable:
-    """The store at `out`: at once if it is there, from where it was if it was stopped."""
+def pack(catalogue: Catalogue, look: Look, out: Path, patience: float = 0.0) -> ImageTable:
+    """The store at `out`: at once if it is there, from where it was if it was stopped.
+
+    Where another process is packing it, wait so many seconds for that.
+    """
     packing = Packing(catalogue, look)
     folder = out.with_name(f"{out.name}.packing")
-    if out.exists():
-        if key_of(out) == packing.key:
-            shutil.rmtree(folder, ignore_errors=True)
-            return ImageTable.load(out)
-        raise KedgeError(
-            f"{out}: already exists, of other images or another size, and is not overwritten; "
-            "choose another --out or delete it."
-        )
-    with only_one_process(out.parent, f".{out.name}.lock"):
-        _make(packing, folder, out)
+    if not _there(packing, out):
+        with only_one_process(out.parent, f".{out.name}.lock", patience):
+            if not _there(packing, out):  # another process may have been faster
+                _make(packing, folder, out)
     return ImageTable.load(out)
+
+
+def _there(packing: Packing, out: Path) -> bool:
+    if not out.exists():
+        return False
+    if key_of(out) == packing.key:
+        return True
+    raise KedgeError(
+        f"{out}: already exists, of other images or another size, and is not overwritten; choose "
+        "another --out or delete it."
+    )
 
 
 def key_of(out: Path) -> str | None:
@@ -116,14 +132,14 @@ def _make(packing: Packing, folder: Path, out: Path) -> None:
             finally:  # when it is stopped, too
                 _note(journal, packing.key, file, done, unreadable)
             if len(unreadable) == len(catalogue):
-                shutil.rmtree(folder)  # there is nothing to go on from
+                _discard(folder)  # there is nothing to go on from
             kept = Kept.of(catalogue, unreadable)
             _complete(packing, file, kept, unreadable, journal)
             os.fsync(file)
         finally:
             os.close(file)
         os.replace(pixels, out)
-        shutil.rmtree(folder)
+        _discard(folder)
     except OSError as error:
         raise KedgeError(
             f"{out}: could not be packed ({error.strerror or error}); what was packed is kept in "
@@ -140,8 +156,7 @@ def _begin(
         if (said["key"], said["chunk"]) == (packing.key, CHUNK) and pixels.is_file():
             done = {int(chunk) for chunk in said["done"]}
             return done, {int(k): str(v) for k, v in said["unreadable"].items()}
-    if folder.exists():
-        shutil.rmtree(folder)  # of other data, or stopped in a step that cannot be continued
+    _discard(folder)  # of other data, or stopped in a step that cannot be continued
     folder.mkdir(parents=True)
     free, needed = shutil.disk_usage(folder).free, packing.n_bytes
     if needed > free:
@@ -152,6 +167,14 @@ def _begin(
             "smaller --image-size."
         )
     return set(), {}
+
+
+def _discard(folder: Path) -> None:
+    """What packing has made, and nothing else."""
+    if folder.exists():
+        for own in (folder / "images", folder / "journal.json", *folder.glob(".journal.*.part")):
+            own.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _note(journal: Path, key: str, file: int, done: set[int], unreadable: dict[int, str]) -> None:
@@ -178,7 +201,9 @@ def _complete(
     shape = (n, look.n_channels, look.image_size, look.image_size)
     twins = _Twins(kept.labels, step)
     blocks = twins.seen(_blocks(file, base, n * step, step))
-    fingerprint = fingerprint_of(shape, blocks, labels, kept.classes)
+    parts = packing.catalogue.parts
+    split = (parts, torch.from_numpy(kept.part)) if parts else None
+    fingerprint = fingerprint_of(shape, blocks, labels, kept.classes, split)
     about = {
         "format": STORE_FORMAT,
         "classes": kept.classes,
@@ -188,7 +213,7 @@ def _complete(
         "key": packing.key,
         "form": packing.catalogue.form,
         "look": asdict(look),
-        "remarks": [*packing.catalogue.remarks, *kept.remarks, *twins.remarks(kept.classes)],
+        "remarks": [*packing.catalogue.noticed, *kept.remarks, *twins.remarks(kept.classes)],
         "unreadable": {
             packing.catalogue.pictures.name(i): unreadable[i] for i in sorted(unreadable)[:NAMED]
         },

@@ -1,14 +1,13 @@
-"""The one image store: uint8 images sorted by class, in memory or memory-mapped from one file.
+"""The one image store: uint8 images sorted by class, in memory or in one packed file.
 
-The file is safetensors: loading it runs no code and reads no pixel until it is asked for.
+The file is safetensors: loading it runs no code, and of a large one no pixel is read until it is
+asked for.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,28 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from kedge.durable import load_tensors, save_tensors
 from kedge.errors import KedgeError
+from kedge.images.packed import PackedFile, blocks, fingerprint_of, write_packed
+from kedge.images.pictures import Fit
+from kedge.images.rows import FileRows
 
 STORE_FORMAT = "kedge-images-1"
+SMALL = 1 << 28  # bytes of pixels: fewer are read into memory, where small images are had sooner
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
     """Images with labels and class names. Rows of one class stand together, sizes may differ."""
 
-    images: UInt8[Tensor, "n c h w"]
+    images: UInt8[Tensor, "n c h w"] | FileRows
     labels: Int64[Tensor, " n"]
     classes: tuple[str, ...]
     source: str
     parts: tuple[str, ...] = ()  # of the split that the images came with: "train", "val", "test"
     part: UInt8[Tensor, " n"] | None = None  # of each image, where there are parts
     checksum: str = ""  # of the file it was loaded from; `fingerprint` where it was not
+    fit: Fit = "crop"  # how pictures became squares: new ones must be treated alike
+    inverted: bool = False  # whether dark and bright were exchanged
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -92,12 +96,22 @@ class ImageTable:
             return torch.zeros(len(self), dtype=torch.bool)
         return self.part == self.parts.index(name)
 
+    def take(self, rows: Int64[Tensor, " rows"]) -> UInt8[Tensor, "rows c h w"]:
+        """The pixels of some rows, in any order."""
+        if isinstance(self.images, FileRows):
+            return self.images[rows]
+        return self.images.index_select(0, rows)  # for bytes some eight times as fast as [rows]
+
     def only(self, rows: Int64[Tensor, " rows"]) -> ImageTable:
-        """Some of the images (rows ascending), with the classes that they are of, in memory."""
+        """Some of the images (rows ascending), with the classes that they are of.
+
+        Those of a file stay there, but no other of its images can be had from this table.
+        """
         kept, labels = self.labels[rows].unique(return_inverse=True)
         classes = tuple(self.classes[i] for i in kept.tolist())
         part = None if self.part is None else self.part[rows]
-        return ImageTable(self.images[rows], labels, classes, self.source, self.parts, part)
+        images = self.images.rows(rows) if isinstance(self.images, FileRows) else self.take(rows)
+        return replace(self, images=images, labels=labels, classes=classes, part=part, checksum="")
 
     @classmethod
     def build(
@@ -127,47 +141,67 @@ class ImageTable:
         return cls(pixels.contiguous(), order, tuple(classes), source)
 
     def save(self, path: str | Path) -> None:
-        """Pack into one file, which `load` maps into memory instead of reading it."""
+        """Pack into one file, from which `load` reads what is asked for."""
         about = {
             "format": STORE_FORMAT,
             "classes": self.classes,
             "source": self.source,
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.checksum or self.pixel_fingerprint(),
             "parts": self.parts,
+            "look": {"fit": self.fit, "inverted": self.inverted},
         }
-        tensors = {"images": self.images, "labels": self.labels}
+        tensors = {"labels": self.labels}
         if self.part is not None:
             tensors["part"] = self.part
-        save_tensors(Path(path), tensors, about)
+        write_packed(Path(path), tensors, self.images, about)
 
     @classmethod
     def load(cls, path: str | Path) -> ImageTable:
-        """Map a packed file; pixels are read from the disk when they are first used."""
-        about, tensors = load_tensors(Path(path), "packed image file")
+        """Open a packed file. A small one is read; of others, what is asked for when it is."""
+        file = PackedFile(Path(path))
+        about = file.about
         if about.get("format") != STORE_FORMAT:
             raise KedgeError(f"{path}: not a packed image file of format {STORE_FORMAT}.")
-        if "images" in tensors and tensors["images"].numel() == 0:
-            raise KedgeError(f"{path}: this packed image file holds no image.")
         try:
+            checksum = str(about["fingerprint"])
+            look = dict(about.get("look", {}))
+            images = file.images(checksum)
             return cls(
-                tensors["images"],
-                tensors["labels"],
+                images[:] if images.numel() <= SMALL else images,
+                file.vector("labels", "I64", len(images)),
                 _names(about["classes"]),
                 str(path),
                 _names(about.get("parts", [])),
-                tensors.get("part"),
-                str(about["fingerprint"]),
+                file.vector("part", "U8", len(images)) if "part" in file.entries else None,
+                checksum,
+                "stretch" if look.get("fit") == "stretch" else "crop",
+                look.get("inverted") is True,
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise KedgeError(f"{path}: this packed image file lacks {error}.") from None
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of pixels, labels and names: a stopped run must be continued on the same data."""
+        """Of pixels, labels and names: a stopped run must be continued on the same data.
+
+        Some rows of a packed file are known by its checksum and their numbers, since reading
+        their pixels may take minutes.
+        """
         if self.checksum:
             return self.checksum
-        pixels = self.images.contiguous().flatten().numpy().data
-        return fingerprint_of(tuple(self.images.shape), [pixels], self.labels, self.classes)
+        if isinstance(self.images, FileRows) and self.images.origin[0]:
+            checksum, numbers = self.images.origin
+            named = [f"rows of {checksum}".encode(), numbers]
+            return self._fingerprint(named)
+        return self.pixel_fingerprint()
+
+    def pixel_fingerprint(self) -> str:
+        """The fingerprint as the pixels have it now, all of which are read."""
+        return self._fingerprint(blocks(self.images))
+
+    def _fingerprint(self, pixels: Iterable[bytes | memoryview]) -> str:
+        split = (self.parts, self.part) if self.part is not None else None
+        return fingerprint_of(tuple(self.images.shape), pixels, self.labels, self.classes, split)
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -178,19 +212,3 @@ def _names(given: Any) -> tuple[str, ...]:
     except UnicodeEncodeError:
         raise TypeError("names of classes that are UTF-8") from None
     return tuple(given)
-
-
-def fingerprint_of(
-    shape: tuple[int, ...],
-    blocks: Iterable[bytes | memoryview],
-    labels: Int64[Tensor, " n"],
-    classes: Sequence[str],
-) -> str:
-    """The blocks hold all pixels of all images, one after the other."""
-    sha = hashlib.sha256(f"images {torch.uint8} {shape}".encode())
-    for block in blocks:
-        sha.update(block)
-    sha.update(f"labels {labels.dtype} {tuple(labels.shape)}".encode())
-    sha.update(labels.contiguous().view(torch.uint8).numpy().data)
-    names = hashlib.sha256(json.dumps(classes).encode()).hexdigest()
-    return f"{sha.hexdigest()[:16]}-{names[:16]}"

@@ -22,6 +22,7 @@ from kedge.images.pictures import Look, Picture, decode, huge_ones_without_warni
 DAMAGED = "no image, or damaged"
 CRASHED = "it makes the decoder crash"
 MOST_MEMORY = 3 << 30  # bytes of one worker's addresses
+READY = b"ready"
 START = "from kedge.images.workers import serve; serve()"
 
 Answers = list[np.ndarray | str]  # pixels, or why there are none
@@ -45,12 +46,19 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False  # whether a process has ever answered
+        self._useless = False  # none can be started here: all is done in this process
 
     def __call__(self, pictures: Sequence[Picture], look: Look) -> Answers:
+        if self._useless:
+            return decode_each(pictures, look)
         try:
             return self._asked(pictures, look)
         except (OSError, EOFError, pickle.UnpicklingError):
             self.close()
+        if not self._ready:  # it is not the pictures
+            self._useless = True
+            return decode_each(pictures, look)
         if len(pictures) == 1:
             return [CRASHED]
         return [answer for picture in pictures for answer in self([picture], look)]
@@ -58,11 +66,16 @@ class Worker:
     def _asked(self, pictures: Sequence[Picture], look: Look) -> Answers:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START],
+                # -P: no module is looked for in the current folder, which may be the data's.
+                [sys.executable, "-P", "-c", START],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
+            assert self._process.stdout is not None
+            if self._process.stdout.read(len(READY)) != READY:
+                raise EOFError
+            self._ready = True
         to, back = self._process.stdin, self._process.stdout
         assert to is not None
         assert back is not None
@@ -88,6 +101,8 @@ def serve() -> None:
     given, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a decoder prints must not get among the answers
     with huge_ones_without_warning(), suppress(EOFError, BrokenPipeError):
+        answers.write(READY)
+        answers.flush()
         while True:
             pictures, look = pickle.load(given)
             pickle.dump(decode_each(pictures, look), answers, pickle.HIGHEST_PROTOCOL)

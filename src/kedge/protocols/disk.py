@@ -10,6 +10,7 @@ from pathlib import Path
 from kedge.errors import KedgeError
 from kedge.images.catalogue import HELD_OUT
 from kedge.images.readers import catalogue
+from kedge.images.rows import FileRows
 from kedge.images.sources import is_store, open_images
 from kedge.images.table import ImageTable
 from kedge.pools import TRAINED
@@ -17,7 +18,7 @@ from kedge.pools import TRAINED
 KEPT_OPEN = 8  # tables
 KEPT_BYTES = 1 << 30  # of those that are in memory, the latest excepted
 
-Key = tuple[str, int | None, int | None, frozenset[str] | None]
+Key = tuple[str, str, int | None, int | None, frozenset[str] | None]
 _tables: OrderedDict[Key, ImageTable] = OrderedDict()  # every seed asks again; reading takes long
 
 
@@ -33,7 +34,7 @@ def opened(
 
     With `by_number` also those of as many classes under other names: some forms have numbers only.
     """
-    key = (os.path.abspath(data), image_size, n_channels, classes)
+    key = (os.path.abspath(data), _stamp(data), image_size, n_channels, classes)
     if key not in _tables:
         _tables[key] = _read(data, image_size, n_channels, classes, by_number)
     _tables.move_to_end(key)
@@ -41,10 +42,18 @@ def opened(
     return _tables[key]
 
 
+def _stamp(data: str) -> str:
+    """Changes when the data on disk do."""
+    path = Path(data)
+    if path.is_dir():
+        return catalogue(path).stamp
+    return str(path.stat()[6:]) if path.is_file() else ""
+
+
 def _close_old_ones() -> None:
     used = 0
     for age, (key, table) in enumerate(reversed([*_tables.items()])):
-        in_memory = 0 if table.checksum else table.images.numel()  # or mapped, at no cost
+        in_memory = 0 if isinstance(table.images, FileRows) else table.images.numel()
         used += in_memory
         if age >= KEPT_OPEN or (age and in_memory and used > KEPT_BYTES):
             del _tables[key]

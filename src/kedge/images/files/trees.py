@@ -151,7 +151,12 @@ class FolderTree(Tree):
             info = os.stat(os.path.join(self._root, name))
         except OSError as error:
             raise KedgeError(f"{self.path / name}: cannot be read ({error.strerror}).") from None
-        return f"{info.st_size} {info.st_mtime_ns}"
+        return _stamp(info)
+
+
+def _stamp(info: os.stat_result) -> str:
+    """A file that was put in the place of another has its size and time, perhaps, but not these."""
+    return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
 
 
 class ArchiveTree(Tree):
@@ -161,8 +166,7 @@ class ArchiveTree(Tree):
         super().__init__(archive.path)
         self._archive = archive
         self.names, self.remarks = archive.names, archive.remarks
-        info = os.stat(self.path)
-        self._stamp = f"{info.st_size} {info.st_mtime_ns}"
+        self._stamp = _stamp(os.stat(self.path))
 
     def picture(self, name: str) -> Picture:
         try:

@@ -96,7 +96,11 @@ def _item(given: Any, i: int) -> tuple[Label, Picture]:
 def _known(given: Any, n: int) -> tuple[list[Label] | None, tuple[str, ...] | None]:
     """Labels and class names that a data set has at hand, or that one has of which it is a part."""
     labels: list[Label] | None = None
+    # What a wrapper passes on, or a transform changes, is not what the items say.
+    own = {*getattr(given, "__dict__", ()), *dir(type(given))}
     for attribute in LABELS:
+        if attribute not in own or getattr(given, "target_transform", None) is not None:
+            continue
         try:
             labels = labels_of(getattr(given, attribute))
         except Exception:  # it has none, or something else of this name

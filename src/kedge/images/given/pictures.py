@@ -157,6 +157,9 @@ def _of_pillow(image: Image.Image) -> Picture:
         image = ImageOps.exif_transpose(image)
     if image.mode in ("L", "RGB") and not image.has_transparency_data:
         return np.asarray(image)
+    if image.mode == "I" or image.mode.startswith("I;16"):  # of 16 bits, as files have them
+        deep = np.asarray(image).clip(0, 65535).astype(np.uint16)
+        image = Image.fromarray(deep if deep.max(initial=0) > 255 else deep.astype(np.uint8))
     keeps = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
     return _png(image if keeps else image.convert("RGB"))
 

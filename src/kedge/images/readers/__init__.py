@@ -8,6 +8,7 @@ from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.files.impostors import refuse_impostor
 from kedge.images.files.trees import tree_of
+from kedge.images.pictures import looks_like_image
 from kedge.images.readers.cifar100 import Cifar100Reader
 from kedge.images.readers.cifar_folders import CifarFoldersReader
 from kedge.images.readers.contract import Reader
@@ -46,6 +47,11 @@ def catalogue(source: str | Path) -> Catalogue:
     for reader in READERS:
         if reader.recognises(tree):
             return reader.read(tree)
+    if any(map(looks_like_image, tree.names)):
+        raise KedgeError(
+            f"{path}: images lie here, but not in class folders; expected one sub-folder per class "
+            "with images in it: if this is one class, give the folder above it."
+        )
     what = "this folder holds" if path.is_dir() else "this is"
     raise KedgeError(
         f"{path}: {what} no form of images that kedge knows; expected one sub-folder per class "

@@ -6,12 +6,10 @@ from collections.abc import Collection
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
-from kedge.images.files.archives import left_out, shown
+from kedge.images.files.archives import left_out
 from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import Reader
-
-BACKGROUND = ("background_google", "background", "_background_noise_", "clutter", "257.clutter")
 
 
 class FolderReader(Reader):
@@ -102,10 +100,4 @@ def _remarks(tree: Tree, depth: int, split: bool, classes: set[str]) -> tuple[st
     named = {_class_of(folder, depth, split)[1] for folder in others} - {None}
     empty = sorted(name for name in named - classes if name is not None)
     remarks = left_out(empty, "folders hold no image")
-    background = sorted(name for name in classes if name.lower() in BACKGROUND)
-    if background:
-        remarks += (
-            f"{shown(background[0])} looks like a background, which is no class: leave it out with "
-            f"--without {shown(background[0])}",
-        )
     return remarks

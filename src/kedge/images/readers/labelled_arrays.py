@@ -1,7 +1,6 @@
 """All images of a part of the split in one array, with a label for each, in one pickle.
 
-`miniImageNet_category_split_*.pickle` (Gidaris, MetaOptNet) and `CIFAR_FS_*.pickle`. What readers
-of other pickled arrays check in the same way is here too.
+`miniImageNet_category_split_*.pickle` (Gidaris, MetaOptNet) and `CIFAR_FS_*.pickle`.
 """
 
 from __future__ import annotations

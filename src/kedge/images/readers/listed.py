@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kedge.errors import KedgeError
@@ -58,8 +58,12 @@ class ListedReader(Reader):
             )
         found = entries.found
         names = sorted(found) if folders.alone else [name for name in tree.names if name in found]
+        unlisted = [] if folders.alone else _unlisted(tree, found)
+        split = split or any(part.lower() in PART_NAMES for _, part in found.values())
+        strays = [n for n in names if split and found[n][1].lower() not in PART_NAMES]
+        if strays:  # to guess their part would put test images into training
+            names = [name for name in names if found[name][1].lower() in PART_NAMES]
         parts = [found[name][1].lower() for name in names]
-        split = split or all(part in PART_NAMES for part in parts)
         return catalogued(
             tree,
             self.form + (", by rank in the folders of ImageNet" if folders.by_rank else ""),
@@ -67,7 +71,12 @@ class ListedReader(Reader):
             FilePictures(tree, names),
             parts=[PART_NAMES[part] for part in parts] if split else (),
             files=[*lists, *names],
-            remarks=(*remarks, *entries.remarks()),
+            remarks=(
+                *remarks,
+                *entries.remarks(),
+                *left_out(strays, "images are in no part of the list's split"),
+                *left_out(unlisted, "images are in no list"),
+            ),
         )
 
 
@@ -87,6 +96,15 @@ def _lists(tree: Tree) -> tuple[list[str], tuple[str, ...]]:
     taken = [name for name in of_parts if name.rpartition("/")[0] == folder]
     others = [n for n in candidates if _stem(n) in PART_NAMES and n not in taken]
     return taken, left_out(others, "further lists lie elsewhere or have no classes")
+
+
+def _unlisted(tree: Tree, found: Mapping[str, object]) -> list[str]:
+    """Of ImageNet's folders, lists name some of the images on purpose."""
+    return [
+        name
+        for name in tree.names
+        if name not in found and looks_like_image(name) and not ILSVRC.search(name)
+    ]
 
 
 def _image_folders(tree: Tree) -> set[str]:
