@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from kedge import api
+from kedge import api, progress
 from kedge.config import EpisodeShape, Schedule
 from kedge.errors import KedgeError
 from kedge.images.sources import open_images
@@ -362,3 +362,63 @@ def test_each_command_has_its_part_of_a_split(tmp_path: Path, table: ImageTable)
     assert api.evaluate(model, split, episode=two_way, n_episodes=20) == api.evaluate(
         model, test, episode=two_way, n_episodes=20
     )
+
+
+# ── names, sizes and parts that are easily mistaken ──────────────────────────────────────────
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(progress, "note", said.append)
+    return said
+
+
+def test_numbers_that_are_all_known_are_no_new_classes(table: ImageTable) -> None:
+    """Two deliveries of arrays both count from 0: their classes are hardly the same."""
+    delivered = table.images.numpy(), table.labels.numpy()
+    base = api.train(delivered, width=4, **SHORT)
+    for again in ((255 - delivered[0], delivered[1]), (delivered[0][:72], delivered[1][:72])):
+        with pytest.raises(KedgeError, match=r"have no names, only numbers.*give them names"):
+            api.update(base, again, **SHORT)
+    named = api.update(base, (*delivered, [f"new {i}" for i in range(9)]), **SHORT)
+    assert len(named.classes) == 18
+
+
+def test_known_names_get_their_anchors_anew_and_that_is_said(
+    life: list[Model], tmp_path: Path, draw_classes: Callable[..., Path], notes: list[str]
+) -> None:
+    some = draw_classes(tmp_path / "some", [*NAMES[0][:2], *(f"new {i}" for i in range(4))])
+    better = api.update(life[0], some, **SHORT)
+    assert [note for note in notes if "known" in note] == [
+        f"{some}: 2 of 6 classes were known to the model; their anchors were made anew"
+    ]
+    assert len(better.classes) == 6 + 4
+    for name in NAMES[0]:
+        same = torch.equal(better.anchors_of([name]), life[0].anchors_of([name]))
+        assert same == (name not in NAMES[0][:2])
+    notes.clear()
+    all_known = draw_classes(tmp_path / "all", NAMES[0])  # with names of one's own it may be meant
+    assert len(api.update(life[0], all_known, **SHORT).classes) == 6
+    assert any("6 of 6 classes were known" in note for note in notes)
+    notes.clear()
+    api.update(life[0], draw_classes(tmp_path / "none", NAMES[1]), **SHORT)
+    assert not any("known" in note for note in notes)
+
+
+def test_table_is_not_brought_to_another_size(table: ImageTable) -> None:
+    with pytest.raises(KedgeError, match=r"packed at 16 px and cannot be brought to 20 px"):
+        api.train(table, image_size=20, width=4, **SHORT)
+    assert api.train(table, image_size=16, width=4, **SHORT).config.image_size == 16
+
+
+def test_without_a_part_to_test_the_one_to_validate_is_tested(
+    life: list[Model], table: ImageTable, notes: list[str]
+) -> None:
+    """Never that which was trained on."""
+    part = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1], dtype=torch.uint8)[table.labels]
+    split = ImageTable(table.images, table.labels, table.classes, "split", ("train", "val"), part)
+    val = table.only((part == 1).nonzero().flatten())
+    how = {"episode": EPISODE, "n_episodes": 20}
+    assert api.evaluate(life[0], split, **how) == api.evaluate(life[0], val, **how)
+    assert notes == ["split: of its parts, val is used"]

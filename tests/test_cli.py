@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from safetensors.torch import load_file
@@ -583,3 +585,107 @@ def test_a_range_of_ways_in_evaluate(
     assert ended.out.endswith("3–5-way, 1–2-shot, 20 episodes over 6 classes\n")
     assert "lesser" in ready.kedge(*command, "--n-way", "5", "3").sentence
     assert "6 classes" in ready.kedge(*command, "--n-way", "3", "7").sentence
+
+
+# ── images as training saw them, a polite kill, and what cannot be packed ────────────────────
+
+
+def test_predict_sees_images_as_training_did(
+    ready: Ready, tmp_path: Path, draw_classes: Callable[..., Path]
+) -> None:
+    """Omniglot is dark on white and shown the other way round; so must be what is asked later."""
+    half = tmp_path / "omniglot" / "images_background"
+    draw_classes(half / "Greek", [f"character{i:02}" for i in range(6)], side=28)
+    draw_classes(tmp_path / "support", ["a", "b", "c"], side=28)
+    for path in tmp_path.rglob("*.png"):
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    how = ["train", "omniglot", "--out", "m.kedge", "--width", "4", *SHORT, *QUICK]
+    trained = ready.kedge(*how, cwd=tmp_path)
+    assert trained.rc == 0, trained.err
+    how = ["predict", "m.kedge", "support", "--support", "support", "--format", "json"]
+    ended = ready.kedge(*how, cwd=tmp_path)
+    assert ended.rc == 0, ended.err
+    files = sorted((tmp_path / "support").rglob("*.png"))
+    bright = np.stack([255 - np.asarray(Image.open(file)) for file in files])
+    classifier = Model.load(tmp_path / "m.kedge").classifier(
+        (bright, [file.parent.name for file in files])
+    )
+    expected = classifier.probabilities(bright).max(1)
+    said = predictions(ended)
+    assert [line["image"] for line in said] == [str(f.relative_to(tmp_path)) for f in files]
+    assert [line["class"] for line in said] == [classifier.classes[i] for i in expected.indices]
+    probable = [line["probability"] for line in said]
+    assert probable == pytest.approx(expected.values.tolist(), abs=2e-6)
+
+
+LARGE = """
+import tempfile, time
+from pathlib import Path
+import kedge.images.sources as s, kedge.images.decoding as d
+tempfile.tempdir = {temporary!r}
+s.IN_MEMORY = 0
+"""
+SLOW = """
+fast = d.decode_each
+def slow(*args):
+    Path({begun!r}).touch()
+    time.sleep(30)
+    return fast(*args)
+d.decode_each = slow
+"""
+
+
+@pytest.mark.parametrize("when", ["packing", "training"])
+def test_polite_kill_leaves_nothing_temporary(
+    ready: Ready, first: Path, tmp_path: Path, signal_when: Callable[..., None], when: str
+) -> None:
+    """Images that do not fit into memory are packed into a file for as long as the command runs."""
+    temporary, begun = tmp_path / "temporary", tmp_path / "begun"
+    temporary.mkdir()
+    before = LARGE.format(temporary=str(temporary))
+    if when == "packing":
+        # A thread that sleeps would be waited for, so this one is in the main thread.
+        before += SLOW.format(begun=str(begun))
+        before += "d.in_parallel = lambda work, batches: map(work, batches)\n"
+    else:
+        begun = tmp_path / "m.kedge.training"
+    words = ["kedge", "train", str(first), "--out", str(tmp_path / "m.kedge"), "--width", "4"]
+    words += [*SHORT, "--epochs", "1000", "--episodes", "20", "--val-episodes", "4"]
+    code = f"{before}import sys, kedge.cli; sys.argv = {words!r}; kedge.cli.main()"
+    process = ready.start(code, tmp_path)
+    signal_when(process, begun, signal.SIGTERM)
+    ended = ready.wait()
+    assert ended.rc == 130
+    assert ended.err.strip() == "kedge: stopped; the same command continues from here."
+    assert list(temporary.iterdir()) == []
+    left = {"temporary", begun.name}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_what_is_no_image_file_is_not_packed_already(
+    ready: Ready, by_command: dict[str, Path], tmp_path: Path
+) -> None:
+    said = ready.kedge("data", "pack", by_command["base"], cwd=tmp_path).sentence
+    assert "base.kedge: not a packed image file" in said
+    assert "already" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["data", "pack"], ["data", "inspect"], ["train"]])
+def test_one_class_given_alone_is_told_of_the_folder_above(
+    ready: Ready, first: Path, tmp_path: Path, command: list[str]
+) -> None:
+    out = ["--out", "x"] if command[-1] != "inspect" else []
+    said = ready.kedge(*command, first / "first 0", *out, cwd=tmp_path).sentence
+    assert "first 0: images lie here, but not in class folders" in said
+    assert said.endswith("if this is one class, give the folder above it.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kinds_of_channels_are_listed(ready: Ready, first: Path, tmp_path: Path) -> None:
+    ended = ready.kedge("data", "pack", first, "--channels", "red", cwd=tmp_path)
+    assert ended.rc == 2
+    assert "Traceback" not in ended.err
+    for word in ("red", "auto", "grey", "colour"):
+        assert word in ended.err
+    assert list(tmp_path.iterdir()) == []

@@ -708,3 +708,64 @@ def test_stopped_after_any_write_it_goes_on_to_the_same_bits(
     remembers = kept in ("exemplars", "Fisher information")
     assert not remembers or any("memory" in name for name in files)
     assert {name: (stopped / name).read_bytes() for name in files} == files
+
+
+# ── classes that change their roles ──────────────────────────────────────────────────────────
+
+PARTED = replace(
+    TINY,
+    protocol="folder",
+    methods=("NU",),
+    episode=EpisodeShape(n_way=3, n_shot=1, n_query=2),
+    schedule=Schedule(epochs=1, episodes=2, val_episodes=2),
+    eval_episodes=4,
+)
+
+
+@pytest.fixture
+def begun(tmp_path: Path, draw_classes: Callable[..., Path]) -> tuple[Experiment, Path, Path]:
+    """A run on class folders in split folders, done with one method; data and the run's folder."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    for part, numbers in (("train", range(10)), ("val", range(10, 15)), ("test", range(15, 20))):
+        draw_classes(data / part, [f"{i:02}" for i in numbers], per_class=8)
+    experiment = replace(PARTED, data=str(data))
+    run_experiment(experiment, run)
+    return experiment, data, run
+
+
+def exchange(data: Path) -> None:
+    """One class that was trained on becomes one to test on, and the other way round."""
+    (data / "train" / "03").rename(data / "test" / "03")
+    (data / "test" / "17").rename(data / "train" / "17")
+
+
+def test_run_is_not_continued_on_classes_in_other_parts(
+    begun: tuple[Experiment, Path, Path],
+) -> None:
+    """The images are the same to the last bit, but some of the base's would be tested on."""
+    experiment, data, run = begun
+    kept = models(run)
+    exchange(data)
+    more = replace(experiment, methods=("NU", "FT"))
+    with pytest.raises(KedgeError, match=r"run: holds an experiment on other images"):
+        run_experiment(more, run)
+    assert models(run) == kept
+    assert Record.load(run / "record.json").methods == ("NU",)
+    (data / "test" / "03").rename(data / "train" / "03")
+    (data / "train" / "17").rename(data / "test" / "17")
+    assert run_experiment(more, run).methods == ("NU", "FT")
+
+
+def test_every_seed_keeps_its_classes_in_their_roles(begun: tuple[Experiment, Path, Path]) -> None:
+    """Also where nothing is known of the images, as in the run of an early version."""
+    experiment, data, run = begun
+    split = json.loads((run / "seed-0" / "split.json").read_text())
+    assert sorted(split["unseen"]["unseen"]) == [f"{i:02}" for i in range(15, 20)]
+    about = json.loads((run / "experiment.json").read_text())
+    del about["images"]
+    (run / "experiment.json").write_text(json.dumps(about))
+    exchange(data)
+    with pytest.raises(KedgeError, match=r"split\.json: this run began with other classes"):
+        run_experiment(replace(experiment, methods=("NU", "FT")), run)
+    assert json.loads((run / "seed-0" / "split.json").read_text()) == split
+    assert not (run / "seed-0" / "FT").exists()

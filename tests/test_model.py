@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, nn
 
@@ -18,7 +19,10 @@ from kedge import api
 from kedge.config import EpisodeShape, Schedule
 from kedge.durable import load_tensors, save_tensors
 from kedge.errors import KedgeError
-from kedge.images.sources import open_images
+from kedge.images.pictures import Look, decode
+from kedge.images.readers import catalogue
+from kedge.images.sources import open_images, read_files
+from kedge.images.store import pack
 from kedge.images.table import ImageTable
 from kedge.model import Model, _checksum
 from kedge.pools import whole
@@ -408,3 +412,150 @@ def test_teacher_is_left_as_it_was(model: Model, second: Path) -> None:
     assert bits(model) == before
     assert model.lineage == lineage
     assert bits(better)["backbone.blocks.0.weight"] != before["backbone.blocks.0.weight"]
+
+
+# ── images are seen as in training ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def on_white(
+    tmp_path_factory: pytest.TempPathFactory, draw_classes: Callable[..., Path]
+) -> tuple[Model, Path]:
+    """Trained on Omniglot's folders, whose drawings are dark on white; and other such drawings."""
+    folder = tmp_path_factory.mktemp("on white")
+    draw_classes(
+        folder / "images_background" / "Greek", [f"character{i:02}" for i in range(6)], side=28
+    )
+    draw_classes(folder / "support", ["a", "b", "c"], side=28)
+    for path in folder.rglob("*.png"):
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    return api.train(folder / "images_background", width=4, **SHORT), folder / "support"
+
+
+@pytest.fixture(scope="module")
+def straightened(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
+    """Trained on images three times as wide as high, packed with --fit stretch; and the images."""
+    folder, rng = tmp_path_factory.mktemp("wide"), np.random.default_rng(0)
+    for k in range(6):
+        (folder / "wide" / f"kind {k}").mkdir(parents=True)
+        for i in range(8):
+            pixels = rng.integers(0, 256, (20, 60), dtype=np.uint8)
+            pixels[:, :15] = 40 * k  # only those are of the class that a square leaves out
+            Image.fromarray(pixels).save(folder / "wide" / f"kind {k}" / f"{i}.png")
+    pack(catalogue(folder / "wide"), Look(16, 1, "stretch"), folder / "packed")
+    return api.train(folder / "packed", width=4, **SHORT), folder / "wide"
+
+
+def by_hand(folder: Path, look: Look) -> Tensor:
+    files = sorted(folder.rglob("*.png"))
+    return torch.stack([torch.tensor(decode(file, look)) for file in files])
+
+
+@pytest.mark.parametrize("kind", ["on_white", "straightened"])
+def test_images_are_seen_as_in_training(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    trained, folder = request.getfixturevalue(kind)
+    look = Look(28, 1, "crop", True) if kind == "on_white" else Look(16, 1, "stretch")
+    images = by_hand(folder, look)
+    assert not torch.equal(images, by_hand(folder, Look(look.image_size, 1)))  # it matters
+    trained.save(tmp_path / "model.kedge")
+    better = api.update(trained, folder, **SHORT)
+    for each in (trained, Model.load(tmp_path / "model.kedge"), better):
+        assert each.look == look
+        assert torch.equal(each.open(folder).images, images)
+        read, unreadable = read_files(sorted(folder.rglob("*.png")), each.look)
+        assert torch.equal(read, images)
+        assert unreadable == []
+        table = open_images(folder, look=look)
+        ours, theirs = each.classifier(folder), each.classifier(table)
+        assert torch.equal(ours.representatives, theirs.representatives)
+
+
+def test_what_is_in_memory_is_not_inverted_again(on_white: tuple[Model, Path]) -> None:
+    """Examples are taken as the images to predict are, which are arrays too."""
+    trained, folder = on_white
+    table = trained.open(folder)
+    given = {name: table.images[table.rows_of(name)] for name in table.classes}
+    expected = trained.classifier(folder)
+    for support in (given, (table.images.numpy(), table.labels, table.classes), table):
+        classifier = trained.classifier(support)
+        assert torch.equal(classifier.representatives, expected.representatives)
+    assert expected.predict(table.images) == trained.classifier(given).predict(table.images)
+
+
+def test_model_file_that_does_not_say_how_is_as_it_was(
+    on_white: tuple[Model, Path], tmp_path: Path
+) -> None:
+    """Before images could be inverted or straightened, none was."""
+    path = tmp_path / "old.kedge"
+    on_white[0].save(path)
+    about, tensors = load_tensors(path, "model")
+    tensors = {key: value.clone() for key, value in tensors.items()}
+    del about["sha256"], about["config"]["fit"], about["config"]["inverted"]
+    save_tensors(path, tensors, {**about, "sha256": _checksum(about, tensors)})
+    old = Model.load(path)
+    assert old.look == Look(28, 1, "crop", False)
+    assert bits(old) == bits(on_white[0])
+
+
+def test_forged_look_is_refused(model: Model, tmp_path: Path, plainly: Plainly) -> None:
+    model.save(tmp_path / "honest.kedge")
+    about, tensors = load_tensors(tmp_path / "honest.kedge", "model")
+    del about["sha256"]
+    expressions = {}
+    for key, value in (("fit", "fill"), ("fit", None), ("inverted", "no"), ("inverted", 1)):
+        name = f"{key} {value}"
+        forged = changed(about, "config", key, value=value)
+        path = tmp_path / f"{name}.kedge"
+        save_tensors(path, tensors, {**forged, "sha256": _checksum(forged, tensors)})
+        expressions[name] = f"kedge.Model.load({str(path)!r})"
+    for name, loaded in plainly(expressions).items():
+        assert loaded["said"].startswith("KedgeError: "), loaded
+        assert f"{name}.kedge: this model cannot be rebuilt" in loaded["said"]
+
+
+# ── what a classifier takes ──────────────────────────────────────────────────────────────────
+
+
+def test_classes_may_be_numbers(model: Model, first: Path) -> None:
+    images = open_images(first).images
+    classifier = model.classifier({0: images[:5], 1: images[12:17]})
+    assert classifier.classes == ("class 0000", "class 0001")
+    named = model.classifier({"x": images[:5], "y": images[12:17]})
+    assert torch.equal(classifier.representatives, named.representatives)
+
+
+@pytest.mark.parametrize("empty", ["array", "list"])
+@pytest.mark.parametrize("name", [1, "b"])
+def test_any_class_without_examples_is_named(
+    model: Model, first: Path, name: int | str, empty: str
+) -> None:
+    images = open_images(first).images.numpy()
+    none = images[:0] if empty == "array" else []
+    with pytest.raises(KedgeError, match=rf"class '{name}' has no example\.$"):
+        model.classifier({type(name)(0): images[:3], name: none})
+
+
+def test_every_layout_gives_the_same_probabilities(model: Model, first: Path) -> None:
+    table = open_images(first)
+    grey = model.classifier(table)
+    pixels = table.images.numpy()
+    expected = grey.probabilities(table.images)
+    for form in (pixels, pixels[:, 0], pixels.transpose(0, 2, 3, 1), table.images[:, 0]):
+        assert torch.equal(grey.probabilities(form), expected)
+        assert grey.predict(form) == grey.predict(table.images)
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 256, (60, 3, 16, 16), dtype=np.uint8)
+    labels = np.repeat(np.arange(6), 10)
+    colour = api.train((colours, labels), width=4, **SHORT).classifier((colours, labels))
+    expected = colour.probabilities(colours)
+    last = np.ascontiguousarray(colours.transpose(0, 2, 3, 1))
+    backwards = np.ascontiguousarray(colours[..., ::-1])[..., ::-1]  # a view with negative steps
+    read_only = last.copy()
+    read_only.flags.writeable = False
+    for array in (last, torch.from_numpy(last), backwards, read_only):
+        torch.testing.assert_close(colour.probabilities(array), expected)
+    assert colour.probabilities(last[:0]).shape == (0, 6)
+    with pytest.raises(KedgeError, match="takes 3×16×16"):
+        colour.probabilities(colours[:, 0])

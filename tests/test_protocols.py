@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -956,3 +957,43 @@ def test_an_alignment_is_shown_features_weights_and_anchors_and_no_pixel(
         assert all(t.ndim <= 2 for t in tensors_in(sight) if id(t) not in weights)
         assert torch.equal(sight.anchors.sort(0).values, base.anchors.sort(0).values)
         assert sight.new.shape == sight.old.shape == (2 * 3, 4)
+
+
+# ── data that change while the process lives ─────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("change", ["written", "added", "removed", "moved"])
+def test_changed_folder_is_seen_in_the_same_process(
+    tmp_path: Path, draw_classes: Callable[..., Path], change: str
+) -> None:
+    """As in a notebook, where images are mended between two runs."""
+    folder = tmp_path / "mine"
+    draw_classes(folder / "train", ["a", "b"], per_class=4)
+    draw_classes(folder / "test", ["c", "d"], per_class=4)
+    before = opened(str(folder), None, None, None)
+    assert opened(str(folder), None, None, None) is before
+    image = folder / "train" / "a" / "00.png"
+    if change == "written":
+        image.write_bytes((folder / "train" / "b" / "01.png").read_bytes())
+    elif change == "added":
+        (folder / "train" / "a" / "new.png").write_bytes(image.read_bytes())
+    elif change == "removed":
+        image.unlink()
+    else:
+        (folder / "train" / "a").rename(folder / "test" / "a")
+    after = opened(str(folder), None, None, None)
+    assert after.fingerprint != before.fingerprint
+    assert len(after) == len(before) + {"added": 1, "removed": -1}.get(change, 0)
+
+
+def test_changed_packed_file_is_seen_in_the_same_process(tmp_path: Path) -> None:
+    path = tmp_path / "images"
+    table = marked_table("abcd", 3, (16, 16))
+    table.save(path)
+    before = opened(str(path), None, None, None)
+    assert before.fingerprint == table.fingerprint
+    other = dataclasses.replace(table, images=255 - table.images)
+    other.save(path)
+    later = path.stat().st_mtime + 2
+    os.utime(path, (later, later))
+    assert opened(str(path), None, None, None).fingerprint == other.fingerprint

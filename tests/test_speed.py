@@ -76,7 +76,7 @@ def test_the_record_says_what_was_measured_and_where(record: dict[str, Any]) -> 
     assert record["images"]["trained"] == record["images"]["tested"] == [5, 40]
     assert record["images"]["image_size"] == 16
     assert record["images_per_step"] == 18
-    assert record["kedge"]["pace"] == {"bf16": False, "compiled": False, "captured": False}
+    assert record["kedge"]["pace"]["bf16"] is False
     assert record["plain"]["workers"] == 1
     assert {"torch", "cpu", "gpu", "cores", "commit"} <= record["environment"].keys()
 
@@ -124,7 +124,7 @@ def test_the_table_shows_the_ratios_and_how_time_grows(record: dict[str, Any]) -
         f"{ratio['training']:.1f} times as fast as the plain loop in training",
         f"{ratio['evaluation']:.0f} times in evaluation",
         "kedge's settings for threads and memory",
-        "1 workers",
+        "num_workers=1, fp32",
         "5 · 20",
     ):
         assert shown in text
@@ -215,7 +215,7 @@ def test_the_plain_loop_and_kedge_compute_the_same_loss(
     theirs = plain.episode_loss(network, as_tensors, 3, 2, t)
     features = start.embedding.train()(images.float() / 255)
     expected = obvious_loss(features, 3, 2, t)
-    assert float(theirs) == pytest.approx(expected, rel=1e-4)
+    assert float(theirs.detach()) == pytest.approx(expected, rel=1e-4)
     assert kedges_loss(start, images, SHAPE) == pytest.approx(expected, rel=1e-4)
 
 
@@ -234,7 +234,7 @@ def test_the_plain_loop_learns_and_tests(loop: plain.Loop) -> None:
     assert math.isfinite(running.train(2))
     after = list(running.network.parameters())
     assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert not any(w.is_contiguous(memory_format=torch.channels_last) for w in after if w.ndim == 4)
+    assert all(weight.is_contiguous() for weight in after)
     assert 0 <= running.test(3) <= 100
 
 
@@ -266,9 +266,12 @@ def test_an_episode_has_distinct_images_class_by_class() -> None:
         assert len(set.union(*ways)) == 4
 
 
-def test_a_plain_loop_that_stops_is_told_in_a_sentence(loop: plain.Loop) -> None:
-    process = beside.PlainProcess(replace(loop, n_way=99), {})
-    with pytest.raises(KedgeError, match=r"plain loop .* has stopped: ValueError"):
+def test_a_plain_loop_that_stops_is_told_in_a_sentence(
+    loop: plain.Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "START", "input(); raise ValueError('no memory.')")
+    process = beside.PlainProcess(loop, {})
+    with pytest.raises(KedgeError, match=r"plain loop .* has stopped: ValueError: no memory\.$"):
         process("train", 1)
     process.close()
     process.close()

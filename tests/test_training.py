@@ -312,6 +312,15 @@ def test_a_batch_has_fewer_steps_and_tells_of_every_episode() -> None:
         assert together.loss == pytest.approx(alone.loss, rel=1e-5), "the mean over all episodes"
 
 
+def test_an_epoch_is_a_whole_number_of_batches() -> None:
+    with pytest.raises(
+        KedgeError, match=r"--episodes is 10: .* multiple of --batch, which is 3\.$"
+    ):
+        Schedule(episodes=10, batch=3)
+    with pytest.raises(KedgeError, match=r"--batch must be at least 1\.$"):
+        Schedule(batch=0)
+
+
 def test_noise_belongs_to_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was drawn before it, as other processes draw other noise."""
     config = scheduled(epochs=1, episodes=4, batch=4)

@@ -41,7 +41,7 @@ from kedge.step import default_device
 from kedge.training import check_batch, train_round
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a data set
-MADE_UP = re.compile(r"(\w+ )?class \d+")  # names of classes that came without any
+MADE_UP = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without any
 FIVE_WAY_FIVE_SHOT = EpisodeShape()
 
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -58,6 +58,10 @@ class ModelConfig:
         require(
             16 <= self.image_size <= 4096,
             f"Images of {self.image_size} px: they must have 16 to 4096.",
+        )
+        require(
+            self.fit in get_args(Fit) and isinstance(self.inverted, bool),
+            f"Images that are made square by '{self.fit}', inverted '{self.inverted}'.",
         )
 
 
@@ -276,12 +280,13 @@ class Classifier:
 
     @torch.no_grad()
     def probabilities(self, images: Tensor | np.ndarray | FileRows) -> Float[Tensor, "n k"]:
-        """Of each class for each image; uint8, N × channels × height × width."""
-        pixels = images if isinstance(images, FileRows) else torch.as_tensor(images)
+        """Of each class for each image; uint8, N×C×H×W, N×H×W×C or N×H×W."""
         # One is enough of a file, whose images have one size.
-        some = pixels[:1] if isinstance(pixels, FileRows) else pixels
-        self.model.check_images(ImageTable.build(some, [0] * len(some), ["?"], "images"))
-        with task("classifying images", len(pixels)) as tick:
+        some = images[:1] if isinstance(images, FileRows) else images
+        table = ImageTable.build(some, [0] * len(some), ["?"], "images")
+        self.model.check_images(table)
+        with task("classifying images", len(images)) as tick:
+            pixels = images if isinstance(images, FileRows) else table.images
             features = self.model.embed(pixels, tick)
         return self.model.head.logits(features, self.representatives).softmax(-1)
 

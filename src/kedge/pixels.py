@@ -24,4 +24,7 @@ class Pixels:
 
     def fetch(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
         """`positions` lie where the rows do, so that nothing waits for the device."""
-        return self.pixels[self.rows[positions]].to(self.device, non_blocking=True)
+        rows = self.rows[positions]
+        if isinstance(self.pixels, Tensor):
+            return self.pixels.index_select(0, rows).to(self.device, non_blocking=True)
+        return self.pixels[rows].to(self.device, non_blocking=True)

@@ -21,6 +21,13 @@ from kedge.images.augment import Augmentation, augment
 from kedge.methods import Method
 from kedge.model import Model, half_precision
 
+# A step waits for memory more than for arithmetic: rather compute an activation again, in each
+# kernel that needs it, than write it to memory for them.
+FUSE: dict[str, str | int | bool | Callable[..., object]] = {
+    "realize_reads_threshold": 10,
+    "realize_acc_reads_threshold": 20,
+    "realize_opcount_threshold": 200,
+}
 See = Callable[[Tensor], Tensor]  # pixels → features
 
 
@@ -95,7 +102,9 @@ class TrainStep:
         student, teacher = self.student.embedding, self.teacher.embedding
         if not self.pace.compiled:
             return student, teacher, augment
-        return tuple(torch.compile(each, dynamic=False) for each in (student, teacher, augment))  # type: ignore[return-value]
+        return tuple(
+            torch.compile(each, dynamic=False, options=FUSE) for each in (student, teacher, augment)
+        )  # type: ignore[return-value]
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

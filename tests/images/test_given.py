@@ -412,3 +412,74 @@ def test_torch_is_not_imported() -> None:
         "g.picture_of(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# ── labels that are not those of the items ───────────────────────────────────────────────────
+
+
+def many(relabelled: Callable[[int], int] = int) -> tuple[list[Any], list[int]]:
+    """A thousand items of a hundred classes, and the labels before they are changed. What is
+    changed is so rare that looking at a few items cannot find it."""
+    before = [i // 10 for i in range(1000)]
+    return [(COLOUR[i % 6], relabelled(label)) for i, label in enumerate(before)], before
+
+
+def merged(label: int) -> int:
+    return 4 if label in (5, 6, 7, 8) else label
+
+
+def test_target_transform_counts() -> None:
+    names = [f"n{i}" for i in range(100)]
+    items, before = many(merged)
+    given = DataSet(items, targets=before, classes=names, target_transform=merged)
+    for each, n in ((given, 1000), (Subset(given, list(range(900))), 900)):
+        found = given_catalogue(each)
+        assert named(found) == [f"class {label:04}" for _, label in items[:n]]
+        assert "do not fit" in found.remarks[0]  # the names are of the labels before
+    items, before = many()
+    found = given_catalogue(DataSet(items, targets=before, classes=names, target_transform=int))
+    assert named(found) == [f"n{label}" for label in before]  # it changes none of them
+    assert found.remarks == ()
+
+
+class Wrapper:
+    """Passes on what it has not itself, as many do."""
+
+    def __init__(self, inner: DataSet, relabelled: Callable[[int], int]) -> None:
+        self.inner, self.relabelled = inner, relabelled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, i: int) -> Any:
+        image, label = self.inner[i]
+        return image, self.relabelled(label)
+
+
+def test_wrapper_counts_and_not_what_is_within() -> None:
+    items, before = many()
+    inner = DataSet(items, targets=before, classes=[f"n{i}" for i in range(100)])
+    found = given_catalogue(Wrapper(inner, merged))
+    assert named(found) == [f"class {merged(label):04}" for label in before]
+    assert len(found.classes) == 96
+    found = given_catalogue(Wrapper(inner, int))
+    assert named(found) == [f"n{label}" for label in before]
+
+
+@pytest.mark.parametrize("mode", ["I", "I;16", "I;16B"])
+def test_deep_images_of_pillow_are_scaled_as_files_are(tmp_path: Path, mode: str) -> None:
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8)
+    kind = {"I": np.int32, "I;16": np.uint16, "I;16B": ">u2"}[mode]
+    image = Image.fromarray(ramp.astype(kind))
+    assert image.mode == mode
+    Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / "x.png")
+    (got,) = images(given_catalogue(([image], [0])), 1)
+    (file,) = images(given_catalogue(([tmp_path / "x.png"], [0])), 1)
+    assert np.array_equal(got, file)
+    assert np.abs(got[..., 0] - ramp / 257).max() < 1.5
+    shallow = Image.fromarray((ramp // 257).astype(np.int32))  # what fits 8 bits stays
+    (got,) = images(given_catalogue(([shallow], [0])), 1)
+    assert np.array_equal(got[..., 0], ramp // 257)

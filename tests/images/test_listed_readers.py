@@ -663,3 +663,22 @@ def test_the_real_omniglot() -> None:
             with Image.open(archive.open(name)) as image:
                 expected = np.asarray(image.convert("L"))
         assert (decode(picture, Look(105, 1))[0] == expected).all()
+
+
+@pytest.mark.parametrize("odd", ["", " ", "?", "trian", "unlabelled"])
+def test_odd_cell_does_not_end_the_split(tmp_path: Path, odd: str) -> None:
+    """To put such an image anywhere might put a test image into training."""
+    text = "path,class,split\n"
+    for i in range(12):
+        draw(tmp_path / "images" / f"{i:02}.png", 10 * i)
+        part = odd if i == 9 else ("train", "Val", "test")[i % 3]
+        text += f"{i:02}.png,k{i % 3},{part}\n"
+    write(tmp_path / "list.csv", text)
+    catalogue = read(tmp_path, ListedReader())
+    assert catalogue.parts == ("train", "val", "test")
+    assert contents(catalogue) == {
+        (("train", "val", "test")[i % 3], f"k{i % 3}", 10 * i) for i in range(12) if i != 9
+    }
+    (remark,) = catalogue.remarks
+    assert "1 images are in no part of the list's split" in remark
+    assert "09.png" in remark

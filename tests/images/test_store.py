@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +294,122 @@ def test_many_odd_class_names_fit_into_the_header(tmp_path: Path) -> None:
     packed = pack(found, suited(found), tmp_path / "out")
     assert packed.classes == tuple(sorted(names))
     assert torch.equal(packed.labels, torch.arange(300))
+
+
+# ── what a user has there, and who was faster ────────────────────────────────────────────────
+
+
+def test_other_decoder_is_another_packing(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing = store.Packing(catalogue(photographs), LOOK)
+    before = packing.key
+    assert store.Packing(catalogue(photographs), LOOK).key == before
+    pack(packing.catalogue, LOOK, tmp_path / "out")
+    monkeypatch.setattr(store, "DECODER", store.DECODER + 1)
+    assert packing.key != before
+    with pytest.raises(KedgeError, match="already exists"):
+        pack(packing.catalogue, LOOK, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["precious.txt", "images/1.png", "journal.json/x", ".hidden", ""])
+def test_files_of_others_where_packing_grows_are_left_alone(
+    photographs: Path, tmp_path: Path, name: str
+) -> None:
+    """The folder beside OUT may be somebody's, or even be no folder."""
+    mine = tmp_path / "out.packing" / name
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(KedgeError, match=r"not of kedge's making.*choose another --out\.$") as said:
+        pack(catalogue(photographs), LOOK, tmp_path / "out")
+    assert str(tmp_path / "out.packing") in str(said.value)
+    assert mine.read_text() == "mine"
+    left = [path.name for path in tmp_path.iterdir()]
+    assert sorted(left) == ["out.packing", "photographs"]
+
+
+def test_a_file_that_comes_while_it_packs_stays(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store._complete
+
+    def with_company(*args: Any) -> None:
+        (tmp_path / "out.packing" / ".DS_Store").write_text("mine")
+        real(*args)
+
+    monkeypatch.setattr(store, "_complete", with_company)
+    as_slow(pack(catalogue(photographs), LOOK, tmp_path / "out"), photographs, LOOK)
+    assert [path.name for path in (tmp_path / "out.packing").iterdir()] == [".DS_Store"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_who_waited_for_the_lock_looks_again(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """Another packing to the same place ends between our first look and our turn."""
+    theirs, ours, out = catalogue(photographs), catalogue(photographs), tmp_path / "out"
+    if not same:
+        ours = ours.only({"class 1", "class 2"})
+    real, written = store.only_one_process, []
+
+    @contextmanager
+    def late(*args: Any) -> Iterator[None]:
+        monkeypatch.setattr(store, "only_one_process", real)
+        pack(theirs, LOOK, out)
+        written.append((out.stat().st_mtime_ns, out.read_bytes()))
+        with real(*args):
+            yield
+
+    monkeypatch.setattr(store, "only_one_process", late)
+    if same:
+        as_slow(pack(ours, LOOK, out), photographs, LOOK)
+    else:
+        with pytest.raises(KedgeError, match="already exists, of other images"):
+            pack(ours, LOOK, out)
+    assert written == [(out.stat().st_mtime_ns, out.read_bytes())]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photographs"]
+
+
+TWO_AT_ONCE = """
+import os, time
+from pathlib import Path
+import kedge.images.decoding as d, kedge.images.sources as s
+place = Path({place!r})
+os.environ["KEDGE_CACHE"] = str(place / "cache")
+s.WORTH_KEEPING = 0
+real = d.decode_each
+def noted(pictures, look):
+    with open(place / f"decoded by {{number}}", "a") as file:
+        file.write("x" * len(pictures))
+    time.sleep(0.2)
+    return real(pictures, look)
+d.decode_each = noted
+children = []
+for number in range(2):
+    if (child := os.fork()) == 0:
+        try:
+            while number and not (place / "decoded by 0").exists():
+                time.sleep(0.001)
+            table = s.open_images({data!r}, 16, 3, keep=True)
+            (place / f"table {{number}}").write_text(table.fingerprint)
+        finally:
+            os._exit(0)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+"""
+
+
+def test_second_process_waits_for_what_the_first_keeps(
+    ready: Ready, photographs: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    ended = ready(TWO_AT_ONCE.format(place=str(place), data=str(photographs)))
+    assert ended.rc == 0, ended.err
+    expected = in_memory(catalogue(photographs), LOOK).fingerprint
+    assert [(place / f"table {i}").read_text() for i in range(2)] == [expected] * 2
+    assert len((place / "decoded by 0").read_text()) == N_CLASSES * N_EACH  # each once,
+    assert not (place / "decoded by 1").exists()  # and by one of them
+    (kept,) = (place / "cache").iterdir()
+    as_slow(ImageTable.load(kept), photographs, LOOK)

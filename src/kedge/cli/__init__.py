@@ -78,6 +78,7 @@ def _end(sentence: str, code: int) -> NoReturn:
     _only_the_first(code)
     print(f"kedge: {sentence}", file=sys.stderr, flush=True)
     if "WORLD_SIZE" in os.environ:
+        sys.stdout.flush()
         os._exit(code)  # the engine would wait for processes that do not end
     sys.exit(code)
 

@@ -189,7 +189,7 @@ def _sentences(record: dict[str, Any]) -> list[str]:
         f"The limit is the best matrix product here: {limit['tflops']:.3g} TFLOP/s in "
         f"{limit['precision']}.",
         f"Peak memory of kedge in training: {memory}.",
-        f"The plain loop: {plain['workers']} workers, {plain['precision']}.",
+        f"The plain loop: num_workers={plain['workers']}, {plain['precision']}.",
     ]
     if "with_settings" in names:
         said.append("The tuned one has kedge's settings for threads and memory.")

@@ -156,6 +156,7 @@ def _begin(
         if (said["key"], said["chunk"]) == (packing.key, CHUNK) and pixels.is_file():
             done = {int(chunk) for chunk in said["done"]}
             return done, {int(k): str(v) for k, v in said["unreadable"].items()}
+    _refuse_others(folder)
     _discard(folder)  # of other data, or stopped in a step that cannot be continued
     folder.mkdir(parents=True)
     free, needed = shutil.disk_usage(folder).free, packing.n_bytes
@@ -169,12 +170,29 @@ def _begin(
     return set(), {}
 
 
+def _refuse_others(folder: Path) -> None:
+    """Where there is something that packing has not made, it is somebody's."""
+    if not folder.exists():
+        return
+    there = list(folder.iterdir()) if folder.is_dir() else [folder]
+    others = sorted(set(there) - {path for path in _made_in(folder) if path.is_file()})
+    if others:
+        raise KedgeError(
+            f"{others[0]}: is not of kedge's making, but lies where packing keeps what is not yet "
+            "complete; move it away or choose another --out."
+        )
+
+
 def _discard(folder: Path) -> None:
     """What packing has made, and nothing else."""
-    if folder.exists():
-        for own in (folder / "images", folder / "journal.json", *folder.glob(".journal.*.part")):
-            own.unlink(missing_ok=True)
+    for own in _made_in(folder):
+        own.unlink(missing_ok=True)
+    with suppress(OSError):  # somebody has put something there meanwhile
         folder.rmdir()
+
+
+def _made_in(folder: Path) -> list[Path]:
+    return [folder / "images", folder / "journal.json", *folder.glob(".journal.json.*.part")]
 
 
 def _note(journal: Path, key: str, file: int, done: set[int], unreadable: dict[int, str]) -> None:

@@ -87,7 +87,8 @@ class Worker:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with process:  # closes the pipes and waits
+            # Closes the pipes and waits. What was still to be written has nowhere to go.
+            with suppress(BrokenPipeError), process:
                 pass
 
 

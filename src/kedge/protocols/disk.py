@@ -47,7 +47,10 @@ def _stamp(data: str) -> str:
     path = Path(data)
     if path.is_dir():
         return catalogue(path).stamp
-    return str(path.stat()[6:]) if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    info = path.stat()
+    return f"{info.st_size} {info.st_mtime_ns} {info.st_ino}"
 
 
 def _close_old_ones() -> None:

@@ -5,6 +5,7 @@ Both take turns, so that whatever else the machine does hits both; of all turns 
 
 from __future__ import annotations
 
+import os
 import statistics
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -48,6 +49,7 @@ def measure(
 ) -> dict[str, Any]:
     """A record of everything: JSON, with every turn beside its median."""
     subject, device = Subject(table, backbone, shape), default_device()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before any of our own
     start = subject.start(device)
     workers = beside.default_workers() if setting.workers is None else setting.workers
     n_turns = TURNS + TEST_TURNS + N_POINTS * setting.growth
@@ -77,6 +79,7 @@ def measure(
             "images_per_step": subject.n_images,
             "device": device.type,
             "seconds": setting.seconds,
+            "load_average_before": load,
             "kedge": {"pace": asdict(fine_tuning.step.pace), "peak_memory": memory},
             "plain": {
                 "workers": workers,

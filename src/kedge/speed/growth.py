@@ -122,7 +122,7 @@ def _median_ms(training: Training) -> float:
     return statistics.median(training.turn() for _ in range(TURNS))
 
 
-def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+def exponent(sizes: Sequence[int | float], costs: Sequence[float]) -> float:
     """The p of cost ∝ size^p that fits best, on logarithmic scales."""
     return statistics.linear_regression(
         [math.log(size) for size in sizes], [math.log(cost) for cost in costs]

@@ -39,14 +39,16 @@ def of_data_set(given: Any) -> DataSet:
     if n == 0:
         raise KedgeError(f"{GIVEN}: the {form} is empty.")
     probed = _probed(given, n)
-    known, names = _known(given, n)
+    known, sure, names = _known(given, n)
     rows: range | np.ndarray = range(n)
     remarks: list[str] = []
-    if known is not None and all(known[i] == label for i, (label, _) in probed.items()):
+    if sure and known and all(known[i] == label for i, (label, _) in probed.items()):
         labels = known
-    else:  # where items have other labels than those at hand, the names are of those
+    else:
         labels, rows, remarks = _all_labels(given, n)
-    if names is not None and not (fit(labels, names) and (known is None or known is labels)):
+    # Where items have other labels than those at hand, the names are of those.
+    other = known is not None and [known[i] for i in rows] != labels
+    if names is not None and (other or not fit(labels, names)):
         remarks.append("the class names of the data set do not fit its labels and are not used")
         names = None
     some = Some("item", given, rows, paired=True)
@@ -93,30 +95,31 @@ def _item(given: Any, i: int) -> tuple[Label, Picture]:
     return label_of(item[1]), picture_of(item[0])
 
 
-def _known(given: Any, n: int) -> tuple[list[Label] | None, tuple[str, ...] | None]:
-    """Labels and class names that a data set has at hand, or that one has of which it is a part."""
+def _known(given: Any, n: int) -> tuple[list[Label] | None, bool, tuple[str, ...] | None]:
+    """Labels that a data set has at hand, or that one has of which it is a part; whether they are
+    sure to be those of its items; and class names."""
     labels: list[Label] | None = None
-    # What a wrapper passes on, or a transform changes, is not what the items say.
+    # What a wrapper passes on, or a transform changes, need not be what the items say.
     own = {*getattr(given, "__dict__", ()), *dir(type(given))}
+    sure = getattr(given, "target_transform", None) is None
     for attribute in LABELS:
-        if attribute not in own or getattr(given, "target_transform", None) is not None:
-            continue
         try:
             labels = labels_of(getattr(given, attribute))
         except Exception:  # it has none, or something else of this name
             continue
         if len(labels) == n:
+            sure = sure and attribute in own
             break
         labels = None
     names = names_of(getattr(given, "classes", None))
     if labels is None and hasattr(given, "dataset") and hasattr(given, "indices"):  # a Subset
         try:
             rows = [int(i) for i in given.indices]
-            above, names = _known(given.dataset, len(given.dataset))
+            above, sure, names = _known(given.dataset, len(given.dataset))
             labels = [above[i] for i in rows] if above is not None else None
         except Exception:
-            return None, None
-    return labels, names
+            return None, False, None
+    return labels, sure, names
 
 
 def _all_labels(given: Any, n: int) -> tuple[list[Label], np.ndarray, list[str]]:
