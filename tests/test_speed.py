@@ -231,11 +231,15 @@ def test_files_hold_the_images(loop: plain.Loop, grey: Subject) -> None:
 def test_the_plain_loop_learns_and_tests(loop: plain.Loop) -> None:
     running = PlainLoop(loop)
     before = [weight.clone() for weight in running.network.parameters()]
-    assert math.isfinite(running.train(2))
+    seconds, loss = running.train(2)
+    assert seconds > 0
+    assert 0 < loss < 100
     after = list(running.network.parameters())
     assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(weight.is_contiguous() for weight in after)
-    assert 0 <= running.test(3) <= 100
+    seconds, accuracy = running.test(3)
+    assert seconds > 0
+    assert 0 <= accuracy <= 100
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
