@@ -113,7 +113,7 @@ def test_ratios_follow_from_the_parts(record: dict[str, Any]) -> None:
 
 
 def test_the_table_shows_the_ratios_and_how_time_grows(record: dict[str, Any]) -> None:
-    grown = {"against": "ways", "cost": "ms per FT step", "sizes": [5, 20], "costs": [1.0, 4.0]}
+    grown = {"against": "ways", "cost": "FT step, ms", "sizes": [5, 20], "costs": [1.0, 4.0]}
     console = Console(width=200, file=io.StringIO())
     show(console, {**record, "growth": [{**grown, "exponent": 1.0}]})
     assert isinstance(console.file, io.StringIO)
@@ -334,7 +334,7 @@ def test_growth_is_measured_on_every_axis(grey: Subject, monkeypatch: pytest.Mon
         ("images per class", [6, 12]),
         ("image size, px", [16, 24]),
         ("ways", [2, 4]),
-        ("anchors (64 a round)", [64, 128]),
+        ("anchors", [64, 128]),
     ]
     for row in rows:
         assert len(row["costs"]) == 2

@@ -197,8 +197,9 @@ def _sentences(record: dict[str, Any]) -> list[str]:
 
 
 def _growth(rows: list[dict[str, Any]]) -> Table:
-    right = [Column(title, justify="right") for title in ("sizes", "costs", "exponent")]
-    table = Table("grows with", "cost", *right, title="How time grows", title_justify="left")
+    right = [Column(title, justify="right") for title in ("sizes", "times", "exponent")]
+    title = "How time grows (a round adds 64 anchors)"
+    table = Table("with", "time of", *right, title=title, title_justify="left")
     for row in rows:
         sizes = " · ".join(map(str, row["sizes"]))
         costs = " · ".join(f"{cost:.3g}" for cost in row["costs"])

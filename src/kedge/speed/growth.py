@@ -58,13 +58,13 @@ class Growth:
         return replace(some, shape=replace(some.shape, n_way=n_way))
 
     def _grow(self, what: str, sizes: Sequence[int], make: Callable[[int], Subject]) -> None:
-        costs: dict[str, list[float]] = {"ms per FT step": [], "s per evaluation": []}
+        costs: dict[str, list[float]] = {"FT step, ms": [], "evaluation, s": []}
         for size in sizes:
             subject = make(size)
-            costs["ms per FT step"].append(self._step_ms(subject))
+            costs["FT step, ms"].append(self._step_ms(subject))
             model = subject.start(self.device)
             took = [evaluation_seconds(model, subject.tested, subject.shape) for _ in range(TURNS)]
-            costs["s per evaluation"].append(statistics.median(took))
+            costs["evaluation, s"].append(statistics.median(took))
             self.tick(1)
         self._add(what, sizes, costs)
 
@@ -89,13 +89,13 @@ class Growth:
         for method in ("IDA", "IDA anchors=all"):
             torch._dynamo.reset()
             one: Training | None = None
-            costs[f"ms per step of {method}"] = []
+            costs[f"{method}, ms"] = []
             for size in sizes:
                 one = self._aligned(most, method, most.anchors[:size], one)
-                costs[f"ms per step of {method}"].append(_median_ms(one))
+                costs[f"{method}, ms"].append(_median_ms(one))
                 if method == "IDA":
                     self.tick(1)
-        self._add("anchors (64 a round)", sizes, costs)
+        self._add("anchors", sizes, costs)
 
     def _aligned(
         self, start: Model, method: str, anchors: Float[Tensor, "a r"], before: Training | None
