@@ -23,10 +23,11 @@ from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Delivery, Split, whole
+from kedge.practice import Practice, Source
 from kedge.protocols import Protocol
 from kedge.seeding import torch_seed
 from kedge.step import SharedStep, Task, TrainStep
-from kedge.training import Practice, Source, remember, train_round
+from kedge.training import remember, train_round
 
 SIDE, PER_CLASS = 16, 8
 OLD, NEW, VAL = (tuple(f"{role}{i}" for i in range(4)) for role in ("old", "new", "val"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import mmap
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,28 @@ class ArrayPictures(Pictures):
         return k, i - (self.ends[k - 1] if k else 0)
 
 
+class Joined(Pictures):
+    """Those of several places, one after the other."""
+
+    def __init__(self, several: Sequence[Pictures]) -> None:
+        self.several = several
+        self.starts = [0, *accumulate(len(pictures) for pictures in several)]
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def name(self, i: int) -> str:
+        k = self._place(i)
+        return self.several[k].name(i - self.starts[k])
+
+    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
+        for k, run in groupby(numbers, self._place):
+            yield from self.several[k].fetch([i - self.starts[k] for i in run])
+
+    def _place(self, i: int) -> int:
+        return bisect_right(self.starts, i) - 1
+
+
 def let_go(array: np.ndarray) -> None:
     """Of an array that is mapped from a file: what was read of it need not stay in memory."""
     base: Any = array
@@ -248,3 +272,8 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     """Some lists hold a name twice, as ImageNet's has two cranes: these get their label as well."""
     count = Counter(names)
     return tuple(f"{name} ({i})" if count[name] > 1 else name for i, name in enumerate(names))
+
+
+def spread(n: int, most: int) -> list[int]:
+    """So many numbers below n at most, evenly spread."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64)).tolist()

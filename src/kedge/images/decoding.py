@@ -17,7 +17,7 @@ from jaxtyping import Int64, UInt8
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue, Pictures
+from kedge.images.catalogue import Catalogue, Pictures, spread
 from kedge.images.pictures import Look, Measured, Picture, huge_ones_without_warning, measure
 from kedge.images.table import ImageTable
 from kedge.images.workers import Answers, Worker, decode_each
@@ -75,11 +75,6 @@ def measured(catalogue: Catalogue, most: int) -> Iterator[Measured | None]:
                 yield measure(picture)
             except Exception:  # a damaged file makes Pillow's decoders raise anything
                 yield None
-
-
-def spread(n: int, most: int) -> list[int]:
-    """So many numbers below n at most, evenly spread."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64)).tolist()
 
 
 def decoded(pictures: Pictures, look: Look, chunks: Sequence[int]) -> Iterator[Decoded]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue
-from kedge.images.decoding import Batch, batches, in_parallel, spread, suited
+from kedge.images.catalogue import Catalogue, spread
+from kedge.images.decoding import Batch, batches, in_parallel, suited
 from kedge.images.pictures import Look, Measured, Picture, decode, measure
 from kedge.images.store import Packing, twins_remark
 from kedge.images.table import ImageTable

@@ -15,10 +15,10 @@ from kedge.evaluation import Trial, evaluate
 from kedge.methods import parse_method
 from kedge.model import Model
 from kedge.pools import Pool
+from kedge.practice import Practice
 from kedge.progress import silent
 from kedge.speed.limits import synchronize
 from kedge.step import TrainStep
-from kedge.training import Practice
 
 LEAST, MOST = 4, 800  # episodes in an epoch; the paper's has 800
 TEST_EPISODES = 2000

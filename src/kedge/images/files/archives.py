@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from kedge.errors import KedgeError
 
 LARGEST_MEMBER = 1 << 28  # bytes of one file, and of the table of contents
-LARGEST_GROWTH = 200  # an archive that unpacks to more than so many times its size is a bomb
+LARGEST_GROWTH = 200  # a file that unpacks to more than so many times its size is a bomb
 LONGEST_NAME = 1 << 16  # bytes that a .tar may spend on one name
 BLOCK = 512  # bytes: a .tar consists of such
 # What systems leave in folders beside what people put there.

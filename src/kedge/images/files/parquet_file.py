@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.errors import KedgeError
+from kedge.images.files.archives import LARGEST_GROWTH
 from kedge.images.files.impostors import refuse_impostor
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
@@ -30,7 +31,6 @@ READ_BYTES = 1 << 20  # at once: without a limit pyarrow reads a whole row group
 BATCH_BYTES = 4 << 20  # of images that are held at once
 MOST_AT_ONCE = 32  # images, as one that is there many times counts but once among the bytes
 LABELS_AT_ONCE = 1 << 16
-LARGEST_GROWTH = 200  # a file that unpacks to more than so many times its size is a bomb
 MOST_ROWS = 20_000_000  # all of ImageNet has 14 million; a damaged file may say anything
 
 

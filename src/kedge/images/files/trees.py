@@ -48,11 +48,6 @@ class Tree(ABC):
         except UnicodeDecodeError:
             raise KedgeError(f"{self.path / name}: this text is not UTF-8.") from None
 
-    def find(self, ending: str) -> str | None:
-        """The name of the file that is called so, in whatever folder; the uppermost of several."""
-        found = [name for name in self.names if f"/{name}".endswith(f"/{ending}")]
-        return min(found, key=lambda name: (name.count("/"), name)) if found else None
-
 
 def tree_of(path: Path) -> Tree:
     """Of a folder, of an archive, or of one file that stands alone."""

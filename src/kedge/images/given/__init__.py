@@ -14,8 +14,8 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue, numbered
-from kedge.images.given.data_set import of_data_set, spread
+from kedge.images.catalogue import Catalogue, numbered, spread
+from kedge.images.given.data_set import of_data_set
 from kedge.images.given.labels import Label, fit, label_of, labels_of, names_of
 from kedge.images.given.pictures import (
     GIVEN,

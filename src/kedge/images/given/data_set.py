@@ -10,6 +10,7 @@ import numpy as np
 
 from kedge import progress
 from kedge.errors import KedgeError
+from kedge.images.catalogue import spread
 from kedge.images.given.labels import Label, fit, label_of, labels_of, names_of, of_one_kind
 from kedge.images.given.pictures import GIVEN, GivenPictures, Some, content_of, picture_of
 from kedge.images.pictures import Picture
@@ -143,8 +144,3 @@ def _all_labels(given: Any, n: int) -> tuple[list[Label], np.ndarray, list[str]]
             f"{n - len(rows)} items cannot be had and were left out, the first is {first}"
         )
     return of_one_kind(labels), np.array(rows, dtype=np.int64), remarks
-
-
-def spread(n: int, most: int) -> list[int]:
-    """So many numbers below n at most, evenly spread."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64)).tolist()

@@ -6,15 +6,12 @@ Within are `<Alphabet>/characterNN/*.png`. The two have different alphabets: the
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue, FilePictures, Pictures, catalogued
+from kedge.images.catalogue import Catalogue, FilePictures, Joined, catalogued
 from kedge.images.files.impostors import refuse_impostor
 from kedge.images.files.trees import Tree, tree_of
-from kedge.images.pictures import Picture, looks_like_image
+from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import Reader
 
 PARTS = {"images_background": "train", "images_evaluation": "test"}
@@ -55,7 +52,7 @@ class OmniglotReader(Reader):
             tree,
             self.form,
             [drawn for half in halves for drawn in there[half].values()],
-            SeveralTrees([FilePictures(trees[half], list(there[half])) for half in halves]),
+            Joined([FilePictures(trees[half], list(there[half])) for half in halves]),
             parts=[PARTS[half] for half in halves for _ in there[half]],
             files=files,
             remarks=[
@@ -83,27 +80,3 @@ def _half_and_class(tree: Tree, name: str) -> tuple[str, str] | None:
     if half in PARTS and (found := WITHOUT_HALF.fullmatch(name)):
         return half, found[1]
     return None
-
-
-class SeveralTrees(Pictures):
-    """Files of one tree after those of another."""
-
-    def __init__(self, trees: Sequence[FilePictures]) -> None:
-        self.trees = trees
-        self.ends = list(accumulate(map(len, trees)))
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def name(self, i: int) -> str:
-        tree, row = self._place(i)
-        return tree.name(row)
-
-    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
-        for i in numbers:
-            tree, row = self._place(i)
-            yield from tree.fetch([row])
-
-    def _place(self, i: int) -> tuple[FilePictures, int]:
-        k = bisect_right(self.ends, i)
-        return self.trees[k], i - (self.ends[k - 1] if k else 0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue, Pictures, catalogued, let_go
+from kedge.images.catalogue import Catalogue, Joined, Pictures, catalogued, let_go
 from kedge.images.files.impostors import refuse_impostor
 from kedge.images.files.npz import npz_pictures
 from kedge.images.files.pickled import (
@@ -82,7 +80,7 @@ class TieredReader(Reader):
             tree,
             f"tieredImageNet as {' and '.join(dict.fromkeys(forms))}",
             names,
-            _Joined(pictures),
+            Joined(pictures),
             parts=parts,
             files=files,
             remarks=remarks,
@@ -148,25 +146,3 @@ def _is_bytes(item: Any) -> bool:
     if isinstance(item, np.ndarray):  # OpenCV makes them N×1
         return item.dtype == np.uint8 and item.size == max(item.shape, default=0)
     return isinstance(item, bytes | memoryview | str)
-
-
-class _Joined(Pictures):
-    """Those of several places, one after the other."""
-
-    def __init__(self, several: Sequence[Pictures]) -> None:
-        self.several = several
-        self.starts = [0, *accumulate(len(pictures) for pictures in several)]
-
-    def __len__(self) -> int:
-        return self.starts[-1]
-
-    def name(self, i: int) -> str:
-        k = self._place(i)
-        return self.several[k].name(i - self.starts[k])
-
-    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
-        for k, run in groupby(numbers, self._place):
-            yield from self.several[k].fetch([i - self.starts[k] for i in run])
-
-    def _place(self, i: int) -> int:
-        return bisect_right(self.starts, i) - 1

@@ -1,0 +1,180 @@
+"""The practice of a round: episodes drawn epoch by epoch, and a step on each or on several.
+
+All that is random in an epoch follows from (seed, round, epoch) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from kedge import engine, progress
+from kedge.config import EpisodeShape, TrainConfig
+from kedge.episodes import Plan, plan_anchors, plan_episodes
+from kedge.errors import KedgeError
+from kedge.images.augment import Augmentation, draw_augmentation
+from kedge.pixels import Pixels
+from kedge.pools import Pool
+from kedge.progress import Tick
+from kedge.replay import Planned, Replay
+from kedge.seeding import generator, torch_seed
+from kedge.step import SharedStep, Task, TrainStep
+from kedge.task2vec import nearest_classes
+
+
+class Practice:
+    """Hands the episodes of an epoch to the step, one by one, together, or as a CUDA graph."""
+
+    def __init__(
+        self,
+        step: TrainStep,
+        pool: Pool,
+        anchors: Float[Tensor, "classes r"],
+        config: TrainConfig,
+        round: int,
+    ) -> None:
+        self.step, self.anchors, self.config, self.round = step, anchors, config, round
+        device = step.student.device
+        self.replay: Replay | None = None
+        self.shared = SharedStep(step)
+        self.new = Source("", pool, config.episode, config.schedule.episodes, device)
+        self.old: Source | None = None
+        if step.alignment is not None:
+            found = step.alignment.rehearse(step.memory, config.episode)
+            if found is not None:
+                self.old = Source("old ", *found, config.schedule.episodes, device)
+
+    def epoch(self, epoch: int, tick: Tick) -> tuple[float, float, float]:
+        """Mean loss, cross-entropy and penalty."""
+        step, config, batch = self.step, self.config, self.config.schedule.batch
+        student, device = step.student, step.student.device
+        key = (config.seed, self.round, epoch)
+        hard = config.schedule.tasks == "hard"
+        nearest = engine.agreed(nearest_classes(student, self.new.pool, key)) if hard else None
+        plans = [self.new.plan(key, nearest), None if self.old is None else self.old.plan(key)]
+        chosen = self._anchors(key)
+        student.embedding.train()
+        student.head.train()
+        replay = self._recorded(plans, chosen)
+        own = [device] if device.type == "cuda" else []
+        noise = partial(torch_seed, "dropblock", *key)  # of an episode, whoever has it
+        with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
+            torch.manual_seed(torch_seed("dropblock", *key))
+            if replay is not None:
+                new, old = (None if p is None else p.planned() for p in plans)
+                assert new is not None
+                losses = replay.epoch(new, old, chosen, tick, noise)
+            else:
+                losses = torch.zeros(3, device=device)
+                for first in range(0, config.schedule.episodes, batch):
+                    if batch == 1:
+                        losses += step(*self._episode(first, plans, chosen))
+                    else:
+                        losses += self._together(first, plans, chosen, noise)
+                    tick(batch)
+        mean, cross_entropy, penalty = (losses / (config.schedule.episodes // batch)).tolist()
+        return mean, cross_entropy, penalty
+
+    def _episode(
+        self, i: int, plans: list[EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
+    ) -> tuple[Task, Float[Tensor, "a r"] | None, Task | None]:
+        """What a step takes: new images, the anchors they are held against, old images."""
+        new_task, old_task = (None if plan is None else plan.task(i) for plan in plans)
+        assert new_task is not None
+        return new_task, None if chosen is None else self.anchors[chosen[i]], old_task
+
+    def _together(
+        self,
+        first: int,
+        plans: list[EpochPlan | None],
+        chosen: Int64[Tensor, "e a"] | None,
+        noise: Callable[[int], int],
+    ) -> Float[Tensor, " 3"]:
+        """One step on the episodes from the first, of which every process takes its share."""
+
+        def learn(i: int) -> Tensor:
+            torch.manual_seed(noise(i))
+            return self.shared.episode(*self._episode(i, plans, chosen))
+
+        batch = self.config.schedule.batch
+        self.shared.begin()
+        return self.shared.end(engine.total(learn, range(first, first + batch)), batch)
+
+    def _anchors(self, key: tuple[int, int, int]) -> Int64[Tensor, "e a"] | None:
+        """Those which each step is held against."""
+        alignment, n = self.step.alignment, self.config.schedule.episodes
+        ways = self.config.episode.ways[1]
+        per_step = alignment.anchors_per_step(ways, len(self.anchors)) if alignment else 0
+        if per_step == 0:
+            return None
+        drawn = plan_anchors(len(self.anchors), per_step, n, generator("anchors", *key))
+        return drawn.to(self.anchors.device)
+
+    def _recorded(
+        self, plans: list[EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
+    ) -> Replay | None:
+        """The step as a graph, recorded in the first epoch; None where it cannot be one."""
+        if self.replay is None and self.step.pace.captured:
+            try:
+                new, old = (None if plan is None else plan.planned() for plan in plans)
+                assert new is not None
+                batch = self.config.schedule.batch
+                self.replay = Replay(self.step, new, old, self.anchors, chosen, batch)
+            except (RuntimeError, KedgeError) as error:
+                progress.note(f"the step is not recorded as one graph, and is slower: {error}")
+                self.step.pace = replace(self.step.pace, captured=False)
+        return self.replay
+
+
+class Source:
+    """Where episodes come from: a pool, and the shape they have."""
+
+    def __init__(
+        self, name: str, pool: Pool, shape: EpisodeShape, n_episodes: int, device: torch.device
+    ) -> None:
+        self.name, self.pool, self.shape, self.n_episodes = name, pool, shape, n_episodes
+        self.pixels, self.device = Pixels(pool, device), device
+
+    def plan(
+        self,
+        key: tuple[int, int, int],
+        nearest: Int64[Tensor, "classes others"] | None = None,
+    ) -> EpochPlan:
+        """An epoch of them, drawn at once."""
+        rng = generator(f"{self.name}train", *key)
+        plan = plan_episodes(self.pool, self.shape, self.n_episodes, rng, nearest)
+        rng = generator(f"{self.name}augment", *key)
+        most = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
+        size = self.pool.table.image_size
+        how = draw_augmentation(rng, self.n_episodes, most, size).to(self.device)
+        return EpochPlan(self.pixels, plan.to(self.pixels.rows.device), how, self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """Which images form each episode of an epoch, and what is done to them."""
+
+    pixels: Pixels
+    plan: Plan
+    how: Augmentation
+    device: torch.device
+
+    def task(self, i: int) -> Task:
+        positions, classes = self.plan.episode(i)
+        images = self.pixels.fetch(positions.flatten())
+        how = self.how.of(i, len(images))
+        return Task(images, how, classes.to(self.device), self.plan.n_shot[i])
+
+    def planned(self) -> Planned:
+        """All episodes alike, on the device."""
+        if len(set(self.plan.n_way)) > 1 or len(set(self.plan.n_shot)) > 1:
+            raise KedgeError("its ways and shots are drawn for each episode.")
+        if not self.pixels.resident:
+            raise KedgeError("the images do not fit into the GPU's memory.")
+        positions = self.plan.positions.flatten(1)
+        return Planned(self.pixels, positions, self.how, self.plan.classes, self.plan.n_shot[0])
