@@ -3,9 +3,11 @@
 import copy
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,16 +20,18 @@ from kedge.episodes import Plan
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
 from kedge.heads import Head, PrototypeHead
+from kedge.images import table as table_module
 from kedge.images.augment import Augmentation, padding
+from kedge.images.rows import FileRows
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Delivery, Split, whole
-from kedge.practice import Practice, Source
+from kedge.practice import Source
 from kedge.protocols import Protocol
 from kedge.seeding import torch_seed
 from kedge.step import SharedStep, Task, TrainStep
-from kedge.training import remember, train_round
+from kedge.training import Validation, remember, train_round
 
 SIDE, PER_CLASS = 16, 8
 OLD, NEW, VAL = (tuple(f"{role}{i}" for i in range(4)) for role in ("old", "new", "val"))
@@ -97,11 +101,11 @@ def validation_says(monkeypatch: pytest.MonkeyPatch, values: Iterator[float]) ->
     """Let validation give these accuracies; returns copies of the models that it was shown."""
     models: list[Model] = []
 
-    def validate(model: Model, *_: object) -> float:
+    def validate(_: Validation, model: Model) -> float:
         models.append(replace(model, embedding=copy.deepcopy(model.embedding)))
         return float(next(values))
 
-    monkeypatch.setattr(training, "validate", validate)
+    monkeypatch.setattr(Validation, "__call__", validate)
     return models
 
 
@@ -296,7 +300,7 @@ def test_a_batch_of_one_is_one_step_after_another_with_noise_as_it_comes(backbon
     student.embedding.train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed("dropblock", config.seed, 0, 0))
-        losses = [step(plan.task(i), None, None) for i in range(3)]
+        losses = [step(task, None, None) for task in plan.tasks(range(3))]
     by_round = train_round(start, FIRST, BASE, config)
     assert by_round.history[0].loss == (torch.zeros(3) + sum(losses))[0].div(3).item()
     assert same(dict(student.embedding.state_dict()), dict(by_round.model.embedding.state_dict()))
@@ -326,15 +330,15 @@ def test_noise_belongs_to_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was drawn before it, as other processes draw other noise."""
     config = scheduled(epochs=1, episodes=4, batch=4)
     plain = train_round(fresh("resnet12"), FIRST, BASE, config)
-    original = Practice._episode
+    original, seeds = SharedStep.episode, []
 
-    def noisy(self: Practice, i: int, *args: object) -> object:
-        episode = original(self, i, *args)
-        assert torch.initial_seed() == torch_seed("dropblock", config.seed, 0, 0, i)
-        return episode
+    def noisy(self: SharedStep, *episode: Any) -> torch.Tensor:
+        seeds.append(torch.initial_seed())
+        return original(self, *episode)
 
-    monkeypatch.setattr(Practice, "_episode", noisy)
+    monkeypatch.setattr(SharedStep, "episode", noisy)
     again = train_round(fresh("resnet12"), FIRST, BASE, config)
+    assert seeds == [torch_seed("dropblock", config.seed, 0, 0, i) for i in (0, 2, 1, 3)]
     assert same(weights(again.model), weights(plain.model))
 
 
@@ -694,7 +698,7 @@ def stop_after(n: int) -> Callable[[int], None]:
     return tick
 
 
-def rising(model: Model, *_: object) -> float:
+def rising(_: Validation, model: Model) -> float:
     """A validation to which every epoch is better than the last: the steps taken so far."""
     counters = [v for k, v in model.embedding.state_dict().items() if k.endswith("tracked")]
     return float(counters[0])
@@ -708,7 +712,7 @@ def test_a_stopped_round_continues_to_the_same_last_bit(
     stops: tuple[int, ...], name: str, base: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped within an epoch or at its end, once or more, after so many of 3 × 3 episodes."""
-    monkeypatch.setattr(training, "validate", rising)
+    monkeypatch.setattr(Validation, "__call__", rising)
     start, given = (fresh(), FIRST) if name == "base" else (base, SECOND)
     method = BASE if name == "base" else parse_method(name)
     uninterrupted = train_round(start, given, method, CONFIG)
@@ -729,7 +733,7 @@ def test_a_stopped_round_continues_to_the_same_last_bit(
 def test_a_stopped_round_remembers_how_long_it_has_been_on_a_plateau(
     stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "validate", lambda *_: 50.0)
+    monkeypatch.setattr(Validation, "__call__", lambda *_: 50.0)
     config = scheduled(epochs=6, episodes=1, patience=1)
     uninterrupted = train_round(fresh(), FIRST, BASE, config)
     assert [epoch.lr for epoch in uninterrupted.history] == [1e-2] * 3 + [5e-3] * 2 + [2.5e-3]
@@ -840,3 +844,49 @@ def test_no_update_is_the_base_model_in_every_round(
     assert not any(same(model, base) for model in models["FT"])
     tuned = Model.load(tmp_path / "seed-0" / "FT" / "round-2" / "model.kedge")
     assert [entry.classes for entry in tuned.lineage] == list(rounds), "each round on the last"
+
+
+# ── images larger than the memory ────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageTable:
+    monkeypatch.setattr(table_module, "SMALL", 0)
+    TABLE.save(tmp_path / "all.images")
+    table = ImageTable.load(tmp_path / "all.images")
+    assert isinstance(table.images, FileRows)
+    return table
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", ["base", "EIML exemplars=4"])
+def test_images_that_stay_in_their_file_train_to_the_same_last_bit(
+    name: str, batch: int, base: Model, in_a_file: ImageTable
+) -> None:
+    """They are read ahead, which must not change their order."""
+    config = scheduled(episodes=24, batch=batch)
+    method = BASE if name == "base" else parse_method(name)
+    trained = []
+    for given in (TABLE, in_a_file):
+        old, new = delivery(0, OLD, given), delivery(1, NEW, given)
+        start, wanted = (fresh(), old) if name == "base" else (base, new)
+        kept = remember(method, start, old, {}, config) if name != "base" else {}
+        trained.append(train_round(start, wanted, method, config, memory=kept))
+    assert trained[0].history == trained[1].history
+    assert same(weights(trained[0].model), weights(trained[1].model))
+
+
+def test_reading_ahead_ends_with_the_training(in_a_file: ImageTable) -> None:
+    with pytest.raises(Stopped):
+        train_round(fresh(), delivery(0, OLD, in_a_file), BASE, CONFIG, tick=stop_after(2))
+    assert not [t for t in threading.enumerate() if t.name.startswith("kedge reads ahead")]
+
+
+def test_a_state_that_takes_long_to_save_is_saved_seldom() -> None:
+    state = training.State(TrainStep(fresh(), fresh(), BASE, 1e-2, None, {}), 1e-2)
+    state.seconds, state.saved_at, state.saving = 100.0, 90.0, 0.01  # 10 s would be lost
+    assert state.worth_saving
+    state.saving = 0.3
+    assert not state.worth_saving
+    state.seconds = 106.0
+    assert state.worth_saving

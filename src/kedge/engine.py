@@ -79,7 +79,24 @@ def add_up(tensor: Tensor) -> Tensor:
 
 def total(of: Callable[[int], Tensor], numbers: range) -> Tensor:
     """The sum over the numbers, which are dealt out to the processes."""
-    return add_up(_halves(of, numbers[rank() :: n_processes()]))
+    return add_up(_halves(of, dealt(numbers)))
+
+
+def dealt(numbers: range) -> range:
+    """Those that are this process' share."""
+    return numbers[rank() :: n_processes()]
+
+
+def in_turn(numbers: range) -> list[int]:
+    """This process' share, in the order in which `total` comes to them."""
+    asked: list[int] = []
+
+    def note(i: int) -> Tensor:
+        asked.append(i)
+        return torch.zeros(())
+
+    _halves(note, dealt(numbers))
+    return asked
 
 
 def _halves(of: Callable[[int], Tensor], numbers: range) -> Tensor:

@@ -54,7 +54,7 @@ from kedge.progress import Tick
 from kedge.protocols import protocol
 from kedge.records import AnchorMove, Pair, PoolInfo, Record, Run, load_run
 from kedge.seeding import torch_seed
-from kedge.step import default_device
+from kedge.step import default_device, get_ready
 from kedge.surroundings import environment, forget_peak_memory, peak_memory_mb
 from kedge.training import RoundResult, check_batch, remember, train_round, training_pool
 
@@ -126,6 +126,8 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
     """Do whatever of the experiment is not done yet, and return the record of all of it."""
     engine.start()
     folder = Path(folder)
+    if not (folder / "record.json").exists():  # something is to be trained
+        get_ready()
     images = check(experiment).fingerprint
     with only_one_process(folder):
         whole = _claim(experiment, folder, images)

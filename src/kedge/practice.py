@@ -5,9 +5,10 @@ All that is random in an epoch follows from (seed, round, epoch) alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 
 import torch
 from jaxtyping import Float, Int64
@@ -25,6 +26,8 @@ from kedge.replay import Planned, Replay
 from kedge.seeding import generator, torch_seed
 from kedge.step import SharedStep, Task, TrainStep
 from kedge.task2vec import nearest_classes
+
+Episode = tuple[Task, Tensor | None, Task | None]  # new images, anchors, old images
 
 
 class Practice:
@@ -56,7 +59,7 @@ class Practice:
         key = (config.seed, self.round, epoch)
         hard = config.schedule.tasks == "hard"
         nearest = engine.agreed(nearest_classes(student, self.new.pool, key)) if hard else None
-        plans = [self.new.plan(key, nearest), None if self.old is None else self.old.plan(key)]
+        plans = (self.new.plan(key, nearest), None if self.old is None else self.old.plan(key))
         chosen = self._anchors(key)
         student.embedding.train()
         student.head.train()
@@ -66,40 +69,38 @@ class Practice:
         with torch.random.fork_rng(devices=own):  # DropBlock draws from the global generator
             torch.manual_seed(torch_seed("dropblock", *key))
             if replay is not None:
-                new, old = (None if p is None else p.planned() for p in plans)
-                assert new is not None
-                losses = replay.epoch(new, old, chosen, tick, noise)
+                losses = replay.epoch(*_planned(plans), chosen, tick, noise)
             else:
                 losses = torch.zeros(3, device=device)
+                episodes = self._episodes(plans, chosen)
                 for first in range(0, config.schedule.episodes, batch):
                     if batch == 1:
-                        losses += step(*self._episode(first, plans, chosen))
+                        losses += step(*next(episodes))
                     else:
-                        losses += self._together(first, plans, chosen, noise)
+                        losses += self._together(first, episodes, noise)
                     tick(batch)
         mean, cross_entropy, penalty = (losses / (config.schedule.episodes // batch)).tolist()
         return mean, cross_entropy, penalty
 
-    def _episode(
-        self, i: int, plans: list[EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
-    ) -> tuple[Task, Float[Tensor, "a r"] | None, Task | None]:
-        """What a step takes: new images, the anchors they are held against, old images."""
-        new_task, old_task = (None if plan is None else plan.task(i) for plan in plans)
-        assert new_task is not None
-        return new_task, None if chosen is None else self.anchors[chosen[i]], old_task
+    def _episodes(
+        self, plans: tuple[EpochPlan, EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
+    ) -> Iterator[Episode]:
+        """What steps take: new images, the anchors they are held against, old images."""
+        n, batch, (new, old) = self.config.schedule.episodes, self.config.schedule.batch, plans
+        groups = [range(first, first + batch) for first in range(0, n, batch)]
+        order = [i for group in groups for i in engine.in_turn(group)]
+        old_tasks = repeat(None, len(order)) if old is None else old.tasks(order)
+        for i, task, old_task in zip(order, new.tasks(order), old_tasks, strict=True):
+            yield task, None if chosen is None else self.anchors[chosen[i]], old_task
 
     def _together(
-        self,
-        first: int,
-        plans: list[EpochPlan | None],
-        chosen: Int64[Tensor, "e a"] | None,
-        noise: Callable[[int], int],
+        self, first: int, episodes: Iterator[Episode], noise: Callable[[int], int]
     ) -> Float[Tensor, " 3"]:
         """One step on the episodes from the first, of which every process takes its share."""
 
         def learn(i: int) -> Tensor:
             torch.manual_seed(noise(i))
-            return self.shared.episode(*self._episode(i, plans, chosen))
+            return self.shared.episode(*next(episodes))
 
         batch = self.config.schedule.batch
         self.shared.begin()
@@ -116,15 +117,13 @@ class Practice:
         return drawn.to(self.anchors.device)
 
     def _recorded(
-        self, plans: list[EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
+        self, plans: tuple[EpochPlan, EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
     ) -> Replay | None:
         """The step as a graph, recorded in the first epoch; None where it cannot be one."""
         if self.replay is None and self.step.pace.captured:
             try:
-                new, old = (None if plan is None else plan.planned() for plan in plans)
-                assert new is not None
                 batch = self.config.schedule.batch
-                self.replay = Replay(self.step, new, old, self.anchors, chosen, batch)
+                self.replay = Replay(self.step, *_planned(plans), self.anchors, chosen, batch)
             except (RuntimeError, KedgeError) as error:
                 progress.note(f"the step is not recorded as one graph, and is slower: {error}")
                 self.step.pace = replace(self.step.pace, captured=False)
@@ -152,7 +151,7 @@ class Source:
         most = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
         size = self.pool.table.image_size
         how = draw_augmentation(rng, self.n_episodes, most, size).to(self.device)
-        return EpochPlan(self.pixels, plan.to(self.pixels.rows.device), how, self.device)
+        return EpochPlan(self.pixels, plan.to(self.pixels.place), how, self.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,17 +163,23 @@ class EpochPlan:
     how: Augmentation
     device: torch.device
 
-    def task(self, i: int) -> Task:
-        positions, classes = self.plan.episode(i)
-        images = self.pixels.fetch(positions.flatten())
-        how = self.how.of(i, len(images))
-        return Task(images, how, classes.to(self.device), self.plan.n_shot[i])
+    def tasks(self, order: Sequence[int]) -> Iterator[Task]:
+        """These episodes, one after the other."""
+        episodes = [self.plan.episode(i) for i in order]
+        images = self.pixels.stream(positions.flatten() for positions, _ in episodes)
+        for i, some, (_, classes) in zip(order, images, episodes, strict=True):
+            yield Task(
+                some, self.how.of(i, len(some)), classes.to(self.device), self.plan.n_shot[i]
+            )
 
     def planned(self) -> Planned:
-        """All episodes alike, on the device."""
+        """All episodes alike."""
         if len(set(self.plan.n_way)) > 1 or len(set(self.plan.n_shot)) > 1:
             raise KedgeError("its ways and shots are drawn for each episode.")
-        if not self.pixels.resident:
-            raise KedgeError("the images do not fit into the GPU's memory.")
-        positions = self.plan.positions.flatten(1)
-        return Planned(self.pixels, positions, self.how, self.plan.classes, self.plan.n_shot[0])
+        positions, classes = self.plan.positions.flatten(1), self.plan.classes.to(self.device)
+        return Planned(self.pixels, positions, self.how, classes, self.plan.n_shot[0])
+
+
+def _planned(plans: tuple[EpochPlan, EpochPlan | None]) -> tuple[Planned, Planned | None]:
+    new, old = plans
+    return new.planned(), None if old is None else old.planned()

@@ -4,17 +4,21 @@ Gathering, augmentation, teacher, student, backward and optimizer are recorded o
 epoch lies on the device, and so does the number of the episode, which each replay moves on by one:
 the host starts replays and computes nothing. Shapes must be the same for all episodes.
 
+Images that do not fit on the device are read ahead, and put where the graph looks for them before
+each replay.
+
 Where a step has several episodes there are two graphs, one for an episode and one for what follows
 the last of them. Between them processes add up what each has found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from kedge import engine
@@ -28,24 +32,40 @@ WARM_UP = 3  # steps before a graph can be recorded
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """The episodes of an epoch from one source, on the device; e episodes of b images."""
+    """The episodes of an epoch from one source, on the device; e episodes of b images.
+
+    Where the pixels are elsewhere, so are the positions, and `slot` has the images of one episode.
+    """
 
     pixels: Pixels
     positions: Int64[Tensor, "e b"]
     how: Augmentation
     classes: Int64[Tensor, "e k"]
     n_shot: int
+    slot: UInt8[Tensor, "b c h w"] | None = None
 
     def at(self, number: Int64[Tensor, " 1"]) -> Task:
         """The episode of that number, which is on the device too."""
-        positions, top, left, mirrored, colour, classes = (
-            tensor.index_select(0, number).squeeze(0) for tensor in self._tensors()
+        top, left, mirrored, colour, classes = (
+            tensor.index_select(0, number).squeeze(0) for tensor in self._drawn()
         )
-        how = Augmentation(top, left, mirrored, colour)
-        return Task(self.pixels.fetch(positions), how, classes, self.n_shot)
+        images = self.slot
+        if images is None:
+            images = self.pixels.fetch(self.positions.index_select(0, number).squeeze(0))
+        return Task(images, Augmentation(top, left, mirrored, colour), classes, self.n_shot)
+
+    def filled(self, order: Sequence[int]) -> Iterator[None]:
+        """Before each of these episodes its images are put into the slot."""
+        assert self.slot is not None
+        for images in self.pixels.stream(self.positions[i] for i in order):
+            self.slot.copy_(images)  # both on the device
+            yield
 
     def _tensors(self) -> Iterator[Tensor]:
         yield self.positions
+        yield from self._drawn()
+
+    def _drawn(self) -> Iterator[Tensor]:
         for each in fields(self.how):
             yield getattr(self.how, each.name)
         yield self.classes
@@ -59,7 +79,8 @@ class Planned:
         """A copy that nobody else will change."""
         positions, top, left, mirrored, colour, classes = (t.clone() for t in self._tensors())
         how = Augmentation(top, left, mirrored, colour)
-        return Planned(self.pixels, positions, how, classes, self.n_shot)
+        slot = None if self.pixels.resident else self.pixels.fetch(positions[0])
+        return Planned(self.pixels, positions, how, classes, self.n_shot, slot)
 
 
 class Replay:
@@ -142,14 +163,17 @@ class Replay:
             self.chosen.copy_(chosen)
         self.number.zero_()
         self.losses.zero_()
+        firsts = range(0, len(new.positions), self.batch)
+        mine = [engine.dealt(range(first, first + self.batch)) for first in firsts]
+        ready = self._ready([i for step in mine for i in step])
         if self.end is None:
-            for _ in range(len(new.positions)):
+            for _ in ready:
                 self.graph.replay()
                 tick(1)
             return self.losses
         self._begin()
-        for first in range(0, len(new.positions), self.batch):
-            for i in range(first + engine.rank(), first + self.batch, engine.n_processes()):
+        for step in mine:
+            for i in islice(ready, len(step)):
                 torch.manual_seed(noise(i))
                 self.number.fill_(i)
                 self.graph.replay()
@@ -157,6 +181,13 @@ class Replay:
             self.end.replay()
             tick(self.batch)
         return self.losses
+
+    def _ready(self, order: Sequence[int]) -> Iterator[int]:
+        """These episodes, each when its images are where the graph looks for them."""
+        sources = [source for source in (self.new, self.old) if source is not None]
+        slots = [source.filled(order) for source in sources if source.slot is not None]
+        for i, *_ in zip(order, *slots, strict=True):
+            yield i
 
 
 class _unchanged:

@@ -7,8 +7,12 @@ graph (`kedge.replay`), which the host only has to start.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -49,6 +53,7 @@ class Pace:
         return cls(half_precision(device), gpu and _can_compile(), gpu)
 
 
+@functools.cache
 def _can_compile() -> bool:
     """Whether torch.compile has what it needs for a GPU; a line says so where it has not."""
     try:
@@ -57,6 +62,22 @@ def _can_compile() -> bool:
         progress.note("triton is not installed: training steps are not compiled, and slower")
         return False
     return True
+
+
+def get_ready() -> None:
+    """Load the compiler, which takes many seconds, while images are read from the disk."""
+    if Pace.best(default_device()).compiled:
+        _loading.append(threading.Thread(target=_load_compiler, name="kedge loads the compiler"))
+        _loading[-1].start()
+
+
+def _load_compiler() -> None:
+    with suppress(ImportError, AttributeError):  # it is PyTorch's own affair where things are
+        import_module("torch._inductor.compile_fx")
+        import_module("torch._inductor.async_compile").AsyncCompile.warm_pool()
+
+
+_loading: list[threading.Thread] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +123,8 @@ class TrainStep:
         student, teacher = self.student.embedding, self.teacher.embedding
         if not self.pace.compiled:
             return student, teacher, augment
+        while _loading:
+            _loading.pop().join()
         return tuple(
             torch.compile(each, dynamic=False, options=FUSE) for each in (student, teacher, augment)
         )  # type: ignore[return-value]

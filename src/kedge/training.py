@@ -28,11 +28,14 @@ from kedge.errors import KedgeError
 from kedge.evaluation import episode_accuracies
 from kedge.methods import Method
 from kedge.model import LineageEntry, Model
+from kedge.pixels import Pixels
 from kedge.pools import Delivery, Pool, union
 from kedge.practice import Practice
 from kedge.progress import Tick, silent
 from kedge.seeding import generator
 from kedge.step import TrainStep
+
+QUICK = 0.25  # seconds of saving that do not matter
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ def train_round(
         state.load(checkpoint, identity)
         tick(len(state.history) * config.schedule.episodes)
     practice = Practice(step, pool, start.anchors, config, delivery.round)
+    validation = Validation(delivery.val, config, start.device)
     around = time.perf_counter() - began  # what a round needs before and after its epochs
     for epoch in range(len(state.history), config.schedule.epochs):
         step.set_lr(state.lr)
@@ -125,10 +129,10 @@ def train_round(
                 "is not a number any more. Start again with a lower --lr and another --out; the "
                 "state of the last good epoch is kept."
             )
-        accuracy = engine.agreed(validate(student, delivery.val, config))
+        accuracy = engine.agreed(validation(student))
         state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
         state.seconds += time.perf_counter() - began
-        if checkpoint is not None:
+        if checkpoint is not None and engine.agreed(state.worth_saving):
             state.save(checkpoint, identity)
     began = time.perf_counter()
     state.restore_best()
@@ -161,12 +165,18 @@ def remember(
     return method.alignment.remember(model, training_pool(method, delivery), before, config.seed)
 
 
-def validate(model: Model, pool: Pool, config: TrainConfig) -> float:
+class Validation:
     """Accuracy on the validation classes, always on the same episodes."""
-    rng = generator("validation", config.seed)
-    plan = plan_episodes(pool, config.episode, config.schedule.val_episodes, rng)
-    features = model.embed_rows(pool.table, pool.rows)
-    return float(episode_accuracies(model.head, features, plan).mean())
+
+    def __init__(self, pool: Pool, config: TrainConfig, device: torch.device) -> None:
+        self.pool, self.pixels = pool, Pixels(pool, device)
+        rng = generator("validation", config.seed)
+        self.plan = plan_episodes(pool, config.episode, config.schedule.val_episodes, rng)
+
+    def __call__(self, model: Model) -> float:
+        pool, there = self.pool, self.pixels.on_device
+        features = model.embed_rows(pool.table, pool.rows) if there is None else model.embed(there)
+        return float(episode_accuracies(model.head, features, self.plan).mean())
 
 
 class State:
@@ -178,6 +188,7 @@ class State:
         self.stale = 0  # epochs since the best, or since the rate was last halved
         self.history: list[Epoch] = []
         self.seconds = 0.0
+        self.saved_at, self.saving = 0.0, 0.0  # of these seconds, and how long it took
         self.best_weights: dict[str, Tensor] = {}
 
     def record(self, epoch: Epoch, patience: int) -> None:
@@ -192,7 +203,13 @@ class State:
     def restore_best(self) -> None:
         self._set_weights(self.best_weights)
 
+    @property
+    def worth_saving(self) -> bool:
+        """Where saving takes long, only one part in fifty of the time is spent on it."""
+        return self.saving < QUICK or 50 * self.saving < self.seconds - self.saved_at
+
     def save(self, path: Path, identity: str) -> None:
+        began = time.perf_counter()
         tensors = {
             **{f"now.{k}": v for k, v in self._weights().items()},
             **{f"best.{k}": v for k, v in self.best_weights.items()},
@@ -208,6 +225,7 @@ class State:
             "history": [asdict(epoch) for epoch in self.history],
         }
         save_tensors(path, tensors, about)
+        self.saved_at, self.saving = self.seconds, time.perf_counter() - began
 
     def load(self, path: Path, identity: str) -> None:
         about, mapped = load_tensors(path, "state of a stopped run", "; delete it to start again")

@@ -97,9 +97,11 @@ class Speed:
         from kedge import progress
         from kedge.durable import write_atomically
         from kedge.speed import Setting, measure
+        from kedge.step import get_ready
 
         setting = Setting(self.seconds, self.workers, self.growth)
         with progress.display():
+            get_ready()
             record = measure(self._images(), self.backbone, self.episode, setting)
         text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
         if self.out is not None:
