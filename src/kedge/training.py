@@ -1,10 +1,10 @@
 """One round of meta-training, from top to bottom.
 
 A round is the same for every method: episodes from the images that the method may read, a step
-on each, validation after every epoch, the learning rate halved on a plateau, the best weights
-kept, and at the end one anchor for each class. It can be stopped at any moment: the state after
-each epoch is on disk, and the plan of an epoch depends on (seed, round, epoch) alone. Several
-processes draw the same plan and share the episodes of each step (`kedge.engine`).
+on each, validation after every epoch, the learning rate halved on a plateau until it is too small
+to matter, the best weights kept, and at the end one anchor for each class. It can be stopped at any
+moment: its state is on disk, and the plan of an epoch depends on (seed, round, epoch) alone.
+Several processes draw the same plan and share the episodes of each step (`kedge.engine`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from kedge.seeding import generator
 from kedge.step import TrainStep
 
 QUICK = 0.25  # seconds of saving that do not matter
+LEAST_RATE = 1 / 1000  # of the learning rate at the start; ten halvings lie below it
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def train_round(
     practice = Practice(step, pool, start.anchors, config, delivery.round)
     validation = Validation(delivery.val, config, start.device)
     around = time.perf_counter() - began  # what a round needs before and after its epochs
-    for epoch in range(len(state.history), config.schedule.epochs):
+    while not state.ended(config.schedule):
+        epoch = len(state.history)
         step.set_lr(state.lr)
         began = time.perf_counter()
         losses = practice.epoch(epoch, tick)
@@ -134,6 +136,8 @@ def train_round(
         state.seconds += time.perf_counter() - began
         if checkpoint is not None and engine.agreed(state.worth_saving):
             state.save(checkpoint, identity)
+    if (left := config.schedule.epochs - len(state.history)) > 0:
+        tick(left * config.schedule.episodes)
     began = time.perf_counter()
     state.restore_best()
     step.optimizer.zero_grad()
@@ -190,6 +194,10 @@ class State:
         self.seconds = 0.0
         self.saved_at, self.saving = 0.0, 0.0  # of these seconds, and how long it took
         self.best_weights: dict[str, Tensor] = {}
+
+    def ended(self, schedule: Schedule) -> bool:
+        """Also where the rate has been halved so often that nothing moves any more."""
+        return len(self.history) >= schedule.epochs or self.lr < schedule.lr * LEAST_RATE
 
     def record(self, epoch: Epoch, patience: int) -> None:
         self.history.append(epoch)
