@@ -93,6 +93,15 @@ def _drawing(text: str, figure: Figure | None, key: str = "", **facts: str) -> D
     return Drawing(key or text, title, caption, figure)
 
 
+def named(key: str) -> str:
+    """The title of a figure that is known by the name of its file alone."""
+    if not key.startswith("sweep-"):
+        return TEXTS[key][0]
+    option = key.removeprefix("sweep-").removesuffix("-plane")
+    text = "sweep-plane" if key.endswith("-plane") else "sweep"
+    return TEXTS[text][0].format(option=sweeps.NAMES.get(option, ("", option))[1])
+
+
 def _left_out(record: Record) -> str:
     several = sweeps.curves(record)
     return " Of a method in many variants, one is drawn here; see the curves." if several else ""

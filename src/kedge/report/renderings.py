@@ -56,7 +56,14 @@ def _rich_cell(cell: Cell, marked: bool, starred: bool, wide: bool) -> Text:
 
 
 def to_markdown(table: Table) -> str:
-    """A GitHub table. It has no rules between rows, so references are in italics."""
+    """A GitHub table with its title above and its caption below."""
+    below = [table.caption, *(f"{mark} {sentence}" for mark, sentence in table.notes)]
+    paragraphs = [f"### {markdown(table.title)}", markdown_grid(table), *map(markdown, below)]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def markdown_grid(table: Table) -> str:
+    """Rows and columns alone. There are no rules between rows, so references are in italics."""
     notes = [f" ({column.note})" if column.note else "" for column in table.columns]
     heads = [markdown(c.heading + note) for c, note in zip(table.columns, notes, strict=True)]
     lines = [
@@ -69,9 +76,7 @@ def to_markdown(table: Table) -> str:
         for row in section.rows:
             label = f"*{markdown(row.label)}*" if row.muted else markdown(row.label)
             lines.append(f"| {' | '.join([label, *map(_markdown_cell, row.cells)])} |")
-    below = [table.caption, *(f"{mark} {sentence}" for mark, sentence in table.notes)]
-    paragraphs = [f"### {markdown(table.title)}", "\n".join(lines), *map(markdown, below)]
-    return "\n\n".join(paragraphs) + "\n"
+    return "\n".join(lines)
 
 
 def _markdown_cell(cell: Cell) -> str:

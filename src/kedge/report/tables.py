@@ -56,11 +56,12 @@ def accuracy_table(record: Record, round: int) -> Table:
     )
 
 
-def differences_table(record: Record) -> Table | None:
-    """IDA minus each other method. Variants are held against plain IDA, not against each other."""
+def differences_table(record: Record, leads: Sequence[str] = ()) -> Table | None:
+    """IDA minus each other method. Variants are held against plain IDA, not against each other;
+    where only some are asked for, these against all others."""
     round = reading.final_round(record)
     pools = reading.table_pools(record, round)
-    leads = reading.leads(record)
+    leads = leads or reading.leads(record)
     sections = []
     for lead in leads:
         rows = tuple(

@@ -1,0 +1,166 @@
+"""The results page: one Markdown file for many records, the paper's claims first.
+
+It is a function of the records and of where they lie: pictures and files are linked, not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kedge.durable import write_atomically
+from kedge.errors import KedgeError
+from kedge.records import Collection
+from kedge.report import reading
+from kedge.report.claims import CLAIMS
+from kedge.report.evidence import FAMILIES, Finding, Outcome, of_family
+from kedge.report.notation import counted, listing
+from kedge.report.page import heading
+from kedge.report.renderings import markdown, slug
+from kedge.report.sections import Entry, section
+from kedge.report.verdict import legends
+
+MARK = "<!-- Written by 'kedge report --results' from records: change those, not this page. -->"
+INTRODUCTION = (
+    "A model learns to tell apart **old** classes from a few examples of each. Then their images "
+    "are gone, and it is improved from **new** classes alone: by **IDA**, the method of the paper "
+    "(*Incremental Meta-Learning via Indirect Discriminant Alignment*, Liu et al., 2020), and by "
+    "others. **NU** leaves the model as it was, **FT** fine-tunes it, **DFA** holds its features, "
+    "**EWC** its weights, **EIML** keeps images of every old class, and **PAR**, the paragon, is "
+    "trained on everything ([more](#the-methods)). All are tested on thousands of small "
+    "classification problems (episodes), made of old, of new and of **unseen** classes, with "
+    "images that were never trained on. *Prototypes*, *ECM* and *ridge* are ways to make a "
+    "classifier of a few examples; at *5-shot* it gets five of each class."
+)
+RULES = (
+    "A claim **held** if, in every comparison that decides it, the 95% interval of the difference "
+    "lies wholly on the side that the paper says; it **did not hold** if in any of them the "
+    "interval lies wholly on the other side; otherwise it is **undecided**. Where the paper says "
+    "that something is no worse, up to 1 point counts as no worse: two trainings that differ in "
+    "rounding alone have ended 0.7 apart. The methods of one table answer the very same episodes, "
+    "and their differences are taken episode by episode. With one seed the interval is over these "
+    "episodes, and tells two models apart rather than two methods; with three it is over seeds, "
+    "that is over other classes and other weights. Of comparisons between equals, one in twenty "
+    "would come out clear by chance."
+)
+READING = (
+    "Accuracy in per cent ± 95% interval, over test episodes or, from three seeds on, over seeds. "
+    "**Bold**: the best incremental method of the column, and all that cannot be told apart from "
+    "it; *NU* and *PAR* are references and do not compete. Differences are in percentage points, "
+    "episode by episode: ▲ ahead and ▼ behind, with an interval that is clear of zero."
+)
+
+
+def write_results(runs: Sequence[Path], page: Path) -> Path:
+    """The page, written anew. A file that is no results page is left alone."""
+    try:
+        ours = not page.exists() or page.read_text(encoding="utf-8").startswith(MARK)
+    except (OSError, UnicodeDecodeError):
+        ours = False
+    if not ours:
+        raise KedgeError(
+            f"{page}: is there already and is no results page; give --results another name."
+        )
+    text = results_page(runs, page)
+    write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
+    return page
+
+
+def results_page(runs: Sequence[Path], page: Path) -> str:
+    """The text of a page at this place, with all records of these folders."""
+    entries = sorted(map(Entry.load, dict.fromkeys(runs)), key=lambda entry: entry.rank)
+    _refuse_twice(entries)
+    collections = [entry.collection for entry in entries]
+    findings = {
+        name: [claim.judge(found) for claim in CLAIMS]
+        for family, name in FAMILIES.items()
+        if (found := of_family(family, collections))
+    }
+    blocks = [MARK, "# Results", INTRODUCTION]
+    for name, some in findings.items():
+        blocks += [f"## The paper’s claims on {name}", *_claims(some)]
+    if findings:
+        blocks += ["## How the verdicts come about", RULES]
+        blocks += [_details(name, some) for name, some in findings.items()]
+    blocks += ["## The methods", _methods(collections)]
+    blocks += ["## The records", READING, _contents(collections)]
+    for entry in entries:
+        blocks += section(entry, page)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _refuse_twice(entries: Sequence[Entry]) -> None:
+    folders: dict[str, Path] = {}
+    for entry in entries:
+        name = entry.collection.name
+        if name in folders:
+            raise KedgeError(
+                f"RUN: {folders[name]} and {entry.folder} are both of {name}; a results page has "
+                "one of each."
+            )
+        folders[name] = entry.folder
+
+
+# ── claims and methods ───────────────────────────────────────────────────────────────────────
+
+
+def _claims(findings: Sequence[Finding]) -> list[str]:
+    outcomes = [finding.outcome for finding in findings]
+    counts = [f"{outcomes.count(one)} {one}" for one in Outcome if one in outcomes]
+    rows = [
+        (
+            f"{markdown(found.claim.sentence)}<br>({markdown(found.claim.source)})",
+            f"**{found.outcome}**",
+            "<br>".join(_unbroken(markdown(sentence)) for sentence in found.sentences) or "–",
+        )
+        for found in findings
+    ]
+    return [
+        f"Of {counted(len(findings), 'claims')}: {listing(counts)}.",
+        _grid(("the paper says", "here", "measured, in percentage points"), rows),
+    ]
+
+
+def _unbroken(text: str) -> str:
+    """No line ends within '− FT +3.4 ± 0.3'."""
+    return text.replace(" ± ", "\u00a0±\u00a0").replace("− ", "−\u00a0")
+
+
+def _details(name: str, findings: Sequence[Finding]) -> str:
+    """Too long to be read by all, and there for whoever wants to check."""
+    blocks = [f"<details><summary>Rule and comparisons of each claim on {name}</summary>"]
+    for found in findings:
+        blocks.append(f"**{markdown(found.claim.sentence)}** {markdown(found.claim.rule)}")
+        rows = [
+            (
+                markdown(one.where),
+                markdown(f"{one.what}, {one.on}"),
+                markdown(one.value),
+                str(one.outcome) if one.decides else "stands beside it",
+            )
+            for one in found.comparisons
+        ]
+        if rows:
+            blocks.append(_grid(("table", "difference", "points", "the claim"), rows))
+    return "\n\n".join([*blocks, "</details>"])
+
+
+def _methods(collections: Iterable[Collection]) -> str:
+    """Each family of methods once, in the order of the verdict's legends."""
+    labels = (m for one in collections for record in one.parts.values() for m in record.methods)
+    names = dict.fromkeys(map(reading.family, labels))
+    rows = [
+        (f"**{markdown(name)}**", markdown(one.name), markdown(one.does), markdown(one.keeps))
+        for name, one in legends(list(names)).items()
+    ]
+    return _grid(("", "name", "what it does", "what it keeps of old classes"), rows)
+
+
+def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts, all to the left."""
+    lines = [heads, [":---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _contents(collections: Iterable[Collection]) -> str:
+    return "\n".join(f"- [{markdown(heading(one))}](#{slug(one.name)})" for one in collections)

@@ -1,0 +1,376 @@
+"""The claims of the paper on made-up records: every verdict is reached, and none is invented."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from kedge.config import EpisodeShape
+from kedge.evaluation import Score
+from kedge.recipes import recipe_names
+from kedge.records import Collection, Pair, PoolInfo, Record, Run
+from kedge.report.claims import CLAIMS
+from kedge.report.evidence import (
+    FAMILIES,
+    LABELS,
+    Claim,
+    Comparison,
+    Finding,
+    Outcome,
+    family_of,
+    of_family,
+    suffix_of,
+)
+
+HELD, FAILED, OPEN, MISSING = Outcome
+SEEN = ("old", "new", "unseen")
+DOMAINS = ("old", "new", "unseen_old_domain", "unseen_new_domain", "unseen_both")
+Rows = dict[str, tuple[float, ...]]
+ROWS: Rows = {  # all that the paper says is so
+    "NU": (76.0, 60.0, 64.0),
+    "FT": (64.0, 84.0, 65.0),
+    "DFA": (66.0, 83.0, 66.0),
+    "EIML": (74.0, 83.0, 68.0),
+    "IDA": (73.0, 83.0, 69.0),
+    "PAR": (77.0, 86.0, 69.5),
+}
+
+
+def a_record(
+    rows: Rows = ROWS,
+    pools: tuple[str, ...] = SEEN,
+    *,
+    shots: int = 5,
+    ci: float = 0.3,
+    seeds: dict[int, Rows] | None = None,
+    rounds: tuple[int, ...] = (1,),
+    unseen: str = "bee",
+) -> Record:
+    """Each seed may change some rows."""
+    shape = EpisodeShape(5, shots)
+    infos = tuple(PoolInfo(pool, pool.replace("_", ", ", 1), 20, shape) for pool in pools)
+    runs = [
+        Run(seed, method, round, infos,
+            {pool: Score(v, 0.4, 2000) for pool, v in zip(pools, values, strict=True)},
+            (), 60.0, 100.0, 0.0, {"gpu": "none"})
+        for seed, changed in (seeds or {0: {}}).items()
+        for round in rounds
+        for method, values in {**rows, **changed}.items()
+    ]  # fmt: skip
+    pairs = [
+        Pair(a.seed, a.round, pool, a.method, b.method,
+             Score(a.scores[pool].mean - b.scores[pool].mean, ci, 2000))
+        for a, b in itertools.combinations(runs, 2)
+        if (a.seed, a.round) == (b.seed, b.round)
+        for pool in pools
+    ]  # fmt: skip
+    config = {"episode": {"n_way": 5, "n_shot": shots, "n_query": 15}}
+    splits = {str(run.seed): {"unseen": {"unseen": [unseen]}} for run in runs}
+    return Record("made-up", "Made up.", config, splits, tuple(runs), tuple(pairs))
+
+
+def with_rows(**changed: tuple[float, ...]) -> Record:
+    return a_record({**ROWS, **changed})
+
+
+def found(**records: Record | dict[str, Record]) -> dict[str, Collection]:
+    """By suffix, with underscores for hyphens: found(pn=record) is a family with tiny-pn alone."""
+    named = {name.replace("_", "-"): one for name, one in records.items()}
+    return {
+        suffix: Collection(f"tiny-{suffix}", "x", None, one if isinstance(one, dict) else {"": one})
+        for suffix, one in named.items()
+    }
+
+
+def claim(start: str) -> Claim:
+    (one,) = (claim for claim in CLAIMS if claim.sentence.startswith(start))
+    return one
+
+
+# ── the rule ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("mean", "ci", "bound", "expected"),
+    [
+        (1.0, 0.9, 0.0, HELD),
+        (1.0, 1.0, 0.0, OPEN),  # the interval touches the bound
+        (-1.0, 0.9, 0.0, FAILED),
+        (-0.5, 0.2, -1.0, HELD),  # clearly behind, but by less than counts
+        (-0.9, 0.2, -1.0, OPEN),
+        (-1.5, 0.2, -1.0, FAILED),
+        (5.0, float("inf"), 0.0, OPEN),
+    ],
+)
+def test_a_comparison_is_decided_by_the_whole_interval(
+    mean: float, ci: float, bound: float, expected: Outcome
+) -> None:
+    assert Comparison("a − b", "old", "x", Score(mean, ci, 9), bound).outcome == expected
+
+
+def comparison(mean: float, *, decides: bool = True) -> Comparison:
+    return Comparison("a − b", "old", "x", Score(mean, 0.5, 9), decides=decides)
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        ((1.0, 2.0), HELD),
+        ((1.0, 0.1), OPEN),
+        ((1.0, 0.1, -1.0), FAILED),  # one against it is enough
+        ((), MISSING),
+    ],
+)
+def test_a_claim_needs_all_of_its_comparisons(means: tuple[float, ...], expected: Outcome) -> None:
+    some = tuple(map(comparison, means))
+    assert Finding(CLAIMS[0], some).outcome == expected
+
+
+def test_what_stands_beside_a_comparison_decides_nothing() -> None:
+    held, beside = comparison(1.0), comparison(-1.0, decides=False)
+    assert Finding(CLAIMS[0], (held, beside)).outcome == HELD
+    assert Finding(CLAIMS[0], (beside,)).outcome == OPEN
+
+
+# ── every verdict of every claim ─────────────────────────────────────────────────────────────
+
+
+def domain(**changed: tuple[float, ...]) -> Record:
+    rows = {
+        "NU": (76.0, 60.0, 64.0, 62.0, 63.0),
+        "FT": (64.0, 84.0, 60.0, 70.0, 66.0),
+        "DFA": (66.0, 83.0, 61.0, 70.0, 66.5),
+        "IDA": (73.0, 83.0, 66.0, 71.0, 69.0),
+    }
+    return a_record({**rows, **changed}, DOMAINS)
+
+
+def sweep(**changed: tuple[float, ...]) -> Record:
+    rows = {"0": (64.0, 84.0, 65.0), "1": (73.0, 83.0, 69.0), "10": (75.0, 70.0, 66.0)}
+    values = {**rows, **{key.removeprefix("at_"): value for key, value in changed.items()}}
+    return a_record({"NU": ROWS["NU"], **{f"IDA lambda={k}": v for k, v in values.items()}})
+
+
+def exemplars(most: tuple[float, ...]) -> Record:
+    same = (74.0, 83.0, 68.0)
+    rows = {"EIML exemplars=15": same, "EIML exemplars=30": same, "EIML exemplars=60": most}
+    return a_record({**rows, "IDA": ROWS["IDA"]})
+
+
+def shapes(*, step: float) -> dict[str, Record]:
+    """Base models trained at three shapes, each so much better than the one before."""
+    tests = ("unseen", "unseen at 10-way 1-shot")
+    parts = {}
+    for at, (shots, ways) in enumerate([(1, 5), (1, 10), (5, 10)]):
+        pools = (
+            PoolInfo(tests[0], "unseen", 20, EpisodeShape(5, 5)),
+            PoolInfo(tests[1], "unseen", 20, EpisodeShape(10, 1)),
+        )
+        scores = {test: Score(50.0 + step * at, 0.4, 2000) for test in tests}
+        run = Run(0, "NU", 0, pools, scores, (), 60.0, 100.0, 0.0, {})
+        config = {"episode": {"n_way": ways, "n_shot": shots, "n_query": 15}}
+        parts[f"{shots}-shot {ways}-way"] = Record("x", "X.", config, {}, (run,), ())
+    return parts
+
+
+def twice(unseen: float, **more: str) -> Record:
+    rows = {**ROWS, "IDA": (73.0, 83.0, unseen)}
+    return a_record(rows, rounds=(1, 2), **more)
+
+
+CASES: dict[str, dict[Outcome, Callable[[], dict[str, Collection]]]] = {
+    "On unseen": {
+        HELD: lambda: found(pn=a_record(), ecm=a_record()),
+        FAILED: lambda: found(pn=a_record(), ecm=with_rows(EIML=(74.0, 83.0, 70.0))),
+        OPEN: lambda: found(pn=with_rows(DFA=(66.0, 83.0, 68.9)), ecm=a_record()),
+        MISSING: lambda: found(rounds=a_record()),
+    },
+    "IDA forgets less than fine": {
+        HELD: lambda: found(pn=a_record()),
+        FAILED: lambda: found(pn=a_record(), ecm=with_rows(IDA=(63.0, 83.0, 69.0))),
+        OPEN: lambda: found(pn=with_rows(IDA=(64.2, 83.0, 69.0))),
+        MISSING: lambda: found(pn=a_record({"NU": ROWS["NU"], "IDA": ROWS["IDA"]})),
+    },
+    "IDA forgets less than direct": {
+        HELD: lambda: found(pn=a_record()),
+        FAILED: lambda: found(pn=with_rows(DFA=(76.0, 65.0, 66.0))),
+        OPEN: lambda: found(pn=with_rows(DFA=(73.1, 65.0, 66.0))),
+        MISSING: lambda: found(pn_seeds=a_record({m: ROWS[m] for m in ("NU", "FT", "IDA")})),
+    },
+    "IDA approaches": {
+        HELD: lambda: found(pn=a_record()),
+        FAILED: lambda: found(pn=a_record(), pn_long=with_rows(PAR=(77.0, 86.0, 72.0))),
+        OPEN: lambda: found(pn=with_rows(PAR=(77.0, 86.0, 64.0))),  # PAR is behind FT
+        MISSING: lambda: found(pn=a_record({m: ROWS[m] for m in ("FT", "PAR")})),
+    },
+    "EIML": {
+        HELD: lambda: found(pn=with_rows(EIML=(76.0, 83.0, 69.5))),  # ahead, by less than 1
+        FAILED: lambda: found(pn=a_record(), domain_pn=with_rows(EIML=(74.0, 83.0, 71.0))),
+        OPEN: lambda: found(pn=with_rows(EIML=(74.0, 83.0, 70.0))),
+        MISSING: lambda: found(ecm=a_record()),
+    },
+    "Nothing is lost": {
+        HELD: lambda: found(pn=a_record(), two_rounds=twice(69.2)),
+        FAILED: lambda: found(pn=a_record(), two_rounds=twice(66.0)),
+        OPEN: lambda: found(pn=a_record(), two_rounds=twice(68.2)),
+        MISSING: lambda: found(two_rounds=twice(69.2)),
+    },
+    "λ": {
+        HELD: lambda: found(lambda_sweep=sweep()),
+        FAILED: lambda: found(lambda_sweep=sweep(at_10=(60.0, 70.0, 66.0))),
+        OPEN: lambda: found(lambda_sweep=sweep(at_0=(64.0, 84.0, 69.1))),
+        MISSING: lambda: found(pn=a_record()),
+    },
+    "More exemplars": {
+        HELD: lambda: found(exemplar_sweep=exemplars((74.5, 83.0, 68.2))),
+        FAILED: lambda: found(exemplar_sweep=exemplars((76.0, 83.0, 68.0))),
+        OPEN: lambda: found(exemplar_sweep=exemplars((74.0, 84.0, 68.0))),
+        MISSING: lambda: found(pn=a_record()),
+    },
+    "ECM": {
+        HELD: lambda: found(ways_shots_pn=shapes(step=3), ways_shots_ecm=shapes(step=0.5)),
+        FAILED: lambda: found(ways_shots_pn=shapes(step=3), ways_shots_ecm=shapes(step=2.5)),
+        OPEN: lambda: found(ways_shots_pn=shapes(step=3), ways_shots_ecm=shapes(step=1.5)),
+        MISSING: lambda: found(ways_shots_ecm=shapes(step=0)),
+    },
+    "New classes": {
+        HELD: lambda: found(domain_pn=domain(), domain_reverse_ecm=domain()),
+        # The gain over NU is larger in the old domain.
+        FAILED: lambda: found(domain_pn=domain(IDA=(73.0, 83.0, 76.0, 71.0, 69.0))),
+        OPEN: lambda: found(domain_pn=domain(FT=(64.0, 84.0, 60.0, 70.0, 68.9))),
+        MISSING: lambda: found(pn=a_record()),
+    },
+}
+
+
+def test_every_claim_has_its_cases() -> None:
+    assert [claim(start) for start in CASES] == list(CLAIMS)
+    assert all(set(cases) == set(Outcome) for cases in CASES.values())
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [(start, outcome) for start in CASES for outcome in Outcome]
+)
+def test_every_verdict_of_every_claim_is_reached(start: str, expected: Outcome) -> None:
+    finding = claim(start).judge(CASES[start][expected]())
+    assert finding.outcome == expected
+    assert bool(finding.sentences) == (expected != MISSING)
+
+
+# ── what a finding says ──────────────────────────────────────────────────────────────────────
+
+
+def test_the_numbers_are_those_of_the_record_and_nothing_is_said_twice() -> None:
+    (said,) = claim("On unseen").judge(found(pn=a_record())).sentences
+    assert said == (
+        "Prototypes, 5-shot: IDA − NU +5.0 ± 0.3, − FT +4.0 ± 0.3, − DFA +3.0 ± 0.3, "
+        "− EIML +1.0 ± 0.3 on unseen."
+    )
+
+
+def test_of_several_tables_the_counts_and_the_worst_are_told() -> None:
+    worse = with_rows(EIML=(74.0, 83.0, 70.0), FT=(64.0, 84.0, 69.1))
+    one, all_of_them = claim("On unseen").judge(found(pn=a_record(), ecm=worse)).sentences
+    assert one.startswith("Prototypes, 5-shot: ")
+    assert all_of_them == (
+        "All comparisons: 6 of 8 for it, 1 against and 1 unclear. Least favourable (ECM, 5-shot): "
+        "IDA − EIML −1.0 ± 0.3 on unseen."
+    )
+
+
+def test_what_was_lost_stands_beside_what_was_kept() -> None:
+    (said,) = claim("IDA forgets less than fine").judge(found(pn=a_record())).sentences
+    assert said.endswith("IDA − FT +9.0 ± 0.3, FT − NU −12.0 ± 0.3, IDA − NU −3.0 ± 0.3 on old.")
+
+
+def test_where_nothing_was_forgotten_nothing_was_kept() -> None:
+    same = with_rows(FT=(76.0, 84.0, 65.0), IDA=(77.0, 83.0, 69.0))
+    finding = claim("IDA forgets less than fine").judge(found(pn=same))
+    assert finding.outcome == OPEN
+    assert finding.sentences[0].startswith("In no table has FT clearly lost anything")
+    both = claim("IDA forgets less than fine").judge(found(pn=same, ecm=a_record()))
+    assert both.outcome == HELD
+    assert both.sentences[0].startswith("ECM, 5-shot")
+
+
+def test_a_paragon_that_is_not_ahead_of_fine_tuning_is_none() -> None:
+    finding = claim("IDA approaches").judge(found(pn=with_rows(PAR=(77.0, 86.0, 65.1))))
+    assert finding.outcome == OPEN
+    assert finding.sentences[0].startswith("In no table is PAR clearly ahead of FT")
+
+
+def test_from_three_seeds_on_the_interval_is_over_seeds() -> None:
+    """Each seed is clear by itself, and they disagree."""
+    seeds = {0: {}, 1: {"IDA": (73.0, 83.0, 75.0)}, 2: {"IDA": (73.0, 83.0, 66.6)}}
+    record = a_record({m: ROWS[m] for m in ("NU", "FT", "IDA")}, seeds=seeds)
+    finding = claim("On unseen").judge(found(pn_seeds=record))
+    assert finding.outcome == OPEN
+    assert {one.where for one in finding.comparisons} == {"prototypes, 5-shot, 3 seeds"}
+    two = a_record({m: ROWS[m] for m in ("NU", "FT", "IDA")}, seeds={0: {}, 1: seeds[2]})
+    assert claim("On unseen").judge(found(pn_seeds=two)).outcome == HELD
+
+
+def test_tables_are_called_by_head_shots_and_domain() -> None:
+    records = found(
+        pn={"1-shot": a_record(shots=1), "5-shot": a_record()}, ecm=a_record(), domain_pn=domain()
+    )
+    finding = claim("On unseen").judge(records)
+    assert list(dict.fromkeys(one.where for one in finding.comparisons)) == [
+        "prototypes, 1-shot",
+        "prototypes, 5-shot",
+        "ECM, 5-shot",
+        "natural → man-made, prototypes, 5-shot",
+    ]
+    assert finding.sentences[0].startswith("Prototypes, 5-shot: ")
+
+
+# ── what may be compared ─────────────────────────────────────────────────────────────────────
+
+
+def test_two_rounds_are_held_against_one_only_on_the_same_unseen_classes() -> None:
+    nothing = claim("Nothing is lost")
+    assert nothing.judge(found(pn=a_record(unseen="pan"), two_rounds=twice(69.2))).outcome == (
+        MISSING
+    )
+    assert nothing.judge(found(pn=a_record(shots=1), two_rounds=twice(69.2))).outcome == MISSING
+    finding = nothing.judge(found(pn=a_record(), two_rounds=twice(69.2)))
+    assert [(one.what, one.decides) for one in finding.comparisons] == [
+        ("IDA in two rounds − in one", True),
+        ("FT in two rounds − in one", False),
+        ("DFA in two rounds − in one", False),
+    ]
+    ours = finding.comparisons[0].score
+    assert (ours.mean, ours.ci) == pytest.approx((0.2, 0.4 * 2**0.5))  # trained apart
+
+
+def test_ranges_are_taken_over_the_same_training_shapes() -> None:
+    fewer = shapes(step=0.5)
+    del fewer["1-shot 10-way"]
+    records = found(ways_shots_pn=shapes(step=3), ways_shots_ecm=fewer)
+    assert claim("ECM").judge(records).outcome == MISSING
+
+
+def test_a_family_is_told_by_how_its_names_begin() -> None:
+    named = {name: Collection(name, "x", None, {"": a_record()}) for name in
+             ("tiny", "tiny-pn", "tinyish-pn", "drawings-mini-pn", "mine")}  # fmt: skip
+    assert list(of_family("tiny", named.values())) == ["", "pn"]
+    assert list(of_family("drawings", named.values())) == ["mini-pn"]
+    assert [family_of(name) for name in ("tinyish-pn", "mine")] == [None, None]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_claim_has_recipes_in_every_family(family: str) -> None:
+    """Each of the records that would decide it is asked for by a recipe of that name."""
+    there = {suffix_of(name) for name in recipe_names() if family_of(name) == family}
+    for start, cases in CASES.items():
+        needed = cases[HELD]().keys()
+        twins = {s: {s, f"mini-{s}", f"{s}-5shot", f"heads-{s}"} for s in needed}
+        missing = [suffix for suffix in needed if not twins[suffix] & there]
+        assert missing == [], start
+
+
+def test_every_recipe_on_tiny_imagenet_is_known_by_name() -> None:
+    tiny = {suffix_of(name) for name in recipe_names() if family_of(name) == "tiny"}
+    assert tiny <= set(LABELS)
