@@ -200,6 +200,67 @@ def plainly(ready: Ready) -> Callable[[dict[str, str]], dict[str, dict[str, Any]
     return evaluate
 
 
+SECONDS = 5  # of the processor, for one case
+ROOM = 1 << 30  # bytes of addresses that all cases have together, beyond the start
+HANG = 400  # seconds for all of them
+
+
+@dataclass(frozen=True)
+class Watched(Ended):
+    """What one of many cases did to the process that it ran in."""
+
+    seconds: float
+    grown: int  # MiB
+
+    def fault(self, *names: str) -> str:
+        """What is wrong with a refusal; nothing if it is one sentence that names the file."""
+        lines = self.err.split("\n")[:-1]
+        if self.rc != 1 or len(lines) != 1 or "Traceback" in self.err:
+            return f"ended with {self.rc}: {self.err[-1500:]}"
+        if self.out:
+            return f"printed {self.out[:300]}"
+        if not lines[0].startswith("kedge: ") or not lines[0].endswith((".", "?")):
+            return f"is no sentence: {lines[0]!a}"
+        if not lines[0].isprintable() or len(lines[0]) > 1000:
+            return f"is no sentence for people: {lines[0][:1500]!a}"
+        if not any(name in lines[0] for name in names):
+            return f"does not name {names}: {lines[0]}"
+        return ""
+
+
+@pytest.fixture(scope="session")
+def watched() -> Callable[..., dict[str, Watched]]:
+    """Run many cases in one process that is watched from within: see watched.py.
+
+    Time and memory are limited for each; the folder is for what they print.
+    """
+
+    def watch(
+        cases: list[list[str]], folder: Path, cwd: Path | None = None, **environment: str
+    ) -> dict[str, Watched]:
+        if not Path("/proc/self/status").exists():
+            pytest.skip("memory is watched by what Linux says of it")
+        files = [str(folder / name) for name in ("out", "err")]
+        process = subprocess.run(
+            [sys.executable, "-P", str(Path(__file__).with_name("watched.py"))],
+            input=json.dumps([cases, SECONDS, ROOM, files]),
+            cwd=cwd,
+            env={**ENVIRONMENT, **environment},
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+        )
+        ended = {}
+        for line in process.stdout.splitlines():
+            name, *what = json.loads(line)
+            ended[name] = Watched(*what)
+        run = [case for case in cases if case[0] != "limit"]
+        assert len(ended) == len(run), (run[len(ended)], process.returncode, process.stderr)
+        return ended
+
+    return watch
+
+
 @pytest.fixture(scope="session")
 def signal_when() -> Callable[[subprocess.Popen[str] | int, Path, signal.Signals], None]:
     """Send a process a signal as soon as it has written a file."""

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from kedge import api, progress
+from kedge.choices import EpisodeWish, ScheduleWish
 from kedge.config import EpisodeShape, Schedule
 from kedge.errors import KedgeError
 from kedge.images.sources import open_images
@@ -41,6 +42,19 @@ def life(tmp_path_factory: pytest.TempPathFactory, draw_classes: Callable[..., P
     return models
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory, draw_classes: Callable[..., Path]) -> ImageTable:
+    names = [f"class {i:02}" for i in range(30)]
+    return open_images(draw_classes(tmp_path_factory.mktemp("many") / "images", names))
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(progress, "note", said.append)
+    return said
+
+
 def test_every_class_that_was_delivered_is_known(life: list[Model]) -> None:
     for n, model in enumerate(life, 1):
         assert sorted(model.classes) == sorted(name for names in NAMES[:n] for name in names)
@@ -59,9 +73,8 @@ def test_lineage_tells_the_rounds(life: list[Model]) -> None:
     assert [entry.method for entry in rounds] == ["base", "IDA", "IDA"]
     assert life[0].lineage == rounds[:1]
     for entry, names in zip(rounds, NAMES, strict=True):
-        assert set(entry.classes) < set(names)  # some were set apart to validate
-        assert len(entry.classes) >= EPISODE.n_way
-        assert entry.images == 12 * len(entry.classes)
+        assert entry.classes == tuple(names)
+        assert entry.images == 7 * 6  # the others were set apart to validate
         assert entry.source.endswith("images")
         assert entry.config["schedule"]["epochs"] == 2
         assert 1 <= entry.best_epoch <= 2
@@ -133,12 +146,12 @@ def test_images_to_validate_on_must_fit(first: Path) -> None:
         api.train(first, val=large, width=4, **SHORT)
 
 
-def test_few_classes_share_their_images_between_training_and_validation(first: Path) -> None:
-    table = open_images(first)
-    few = ImageTable.build(table.images[:48], table.labels[:48], table.classes[:4])
-    model = api.train(few, width=4, **SHORT)
-    assert len(model.lineage[0].classes) == 4
-    assert model.lineage[0].images < 48
+def test_with_many_classes_some_are_set_apart_and_known_all_the_same(many: ImageTable) -> None:
+    model = api.train(many, width=4, **SHORT)
+    trained = model.lineage[0].classes
+    assert len(trained) == 24
+    assert model.lineage[0].images == 12 * 24
+    assert model.classes == many.classes
 
 
 def test_too_few_images_are_counted_as_their_owner_counts_them(first: Path) -> None:
@@ -147,6 +160,44 @@ def test_too_few_images_are_counted_as_their_owner_counts_them(first: Path) -> N
     few = ImageTable.build(table.images[:48], table.labels[:48], table.classes[:4])
     with pytest.raises(KedgeError, match=r"\b12\b"):
         api.train(few, width=4, episode=EpisodeShape(3, 5, 5), schedule=Schedule(1, 1, 1))
+
+
+def test_what_is_not_asked_for_is_chosen_and_told_before_training(
+    first: Path, notes: list[str]
+) -> None:
+    """Also a wish that leaves something open; what it says is not told again."""
+    wish = {"episode": EpisodeWish(n_way=2), "schedule": ScheduleWish(epochs=1, episodes=1)}
+    model = api.train(first, **wish)
+    assert notes[0].startswith(f"{first}: 6 classes of 12 images, 16 px, grey.")
+    options = {"image-size": 16, "backbone": "conv4", "width": 64, "n-shot": 2, "n-query": 2}
+    for name, value in options.items():
+        assert [note for note in notes if note.startswith(f"  --{name} {value}: ")], name
+    assert not [note for note in notes if "--n-way" in note or "--epochs" in note]
+    config = model.lineage[0].config
+    assert config["episode"] == {"n_way": 2, "n_shot": 2, "n_query": 2}
+    assert (config["schedule"]["epochs"], config["schedule"]["episodes"]) == (1, 1)
+    notes.clear()
+    api.update(model, first, **wish)
+    assert not [note for note in notes if "--backbone" in note or "--image-size" in note]
+    assert [note for note in notes if note.startswith("  --n-shot 2: ")]
+
+
+def test_a_repeated_call_chooses_the_same(first: Path, tmp_path: Path, notes: list[str]) -> None:
+    how = {"schedule": ScheduleWish(epochs=2, episodes=2), "checkpoint": tmp_path / "training"}
+    whole = api.train(first, **how)
+    said = list(notes)
+    notes.clear()
+    again = api.train(first, **how)
+    assert again.fingerprint == whole.fingerprint
+    assert notes == said
+
+
+@pytest.mark.parametrize("wish", [EpisodeWish(n_way=1), EpisodeWish(n_query=0)])
+def test_wishes_that_never_work_are_told_before_images_are_read(wish: EpisodeWish) -> None:
+    with pytest.raises(KedgeError, match="--n-"):
+        api.train("gone", episode=wish)
+    with pytest.raises(KedgeError, match="--epochs"):
+        api.train("gone", schedule=ScheduleWish(epochs=0))
 
 
 def test_images_that_are_not_square_are_refused_before_training() -> None:
@@ -367,13 +418,6 @@ def test_each_command_has_its_part_of_a_split(tmp_path: Path, table: ImageTable)
 # ── names, sizes and parts that are easily mistaken ──────────────────────────────────────────
 
 
-@pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
-    monkeypatch.setattr(progress, "note", said.append)
-    return said
-
-
 def test_numbers_that_are_all_known_are_no_new_classes(table: ImageTable) -> None:
     """Two deliveries of arrays both count from 0: their classes are hardly the same."""
     delivered = table.images.numpy(), table.labels.numpy()
@@ -390,9 +434,8 @@ def test_known_names_get_their_anchors_anew_and_that_is_said(
 ) -> None:
     some = draw_classes(tmp_path / "some", [*NAMES[0][:2], *(f"new {i}" for i in range(4))])
     better = api.update(life[0], some, **SHORT)
-    assert [note for note in notes if "known" in note] == [
-        f"{some}: 2 of 6 classes were known to the model; their anchors were made anew"
-    ]
+    back = "2 of 6 classes are known to the model: they keep their names and get fresh anchors"
+    assert [note.strip() for note in notes if "are known" in note] == [back]
     assert len(better.classes) == 6 + 4
     for name in NAMES[0]:
         same = torch.equal(better.anchors_of([name]), life[0].anchors_of([name]))
@@ -400,10 +443,10 @@ def test_known_names_get_their_anchors_anew_and_that_is_said(
     notes.clear()
     all_known = draw_classes(tmp_path / "all", NAMES[0])  # with names of one's own it may be meant
     assert len(api.update(life[0], all_known, **SHORT).classes) == 6
-    assert any("6 of 6 classes were known" in note for note in notes)
+    assert any("6 of 6 classes are known" in note for note in notes)
     notes.clear()
     api.update(life[0], draw_classes(tmp_path / "none", NAMES[1]), **SHORT)
-    assert not any("known" in note for note in notes)
+    assert not any("are known" in note for note in notes)
 
 
 def test_table_is_not_brought_to_another_size(table: ImageTable) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -21,7 +23,7 @@ from kedge.records import Record
 
 SHORT = ["--n-way", "3", "--n-shot", "2", "--n-query", "3"]
 QUICK = ["--epochs", "1", "--episodes", "2", "--val-episodes", "4"]
-COMMANDS = ["bench", "train", "update", "evaluate", "predict", "report", "paper"]
+COMMANDS = ["bench", "train", "update", "evaluate", "predict", "show", "report", "paper"]
 Kedge = Ready = Any  # of conftest.py, which cannot be imported
 
 
@@ -43,8 +45,9 @@ HELP = {
     ],
     "train": ["DATA", "--out", "--val", "--image-size", "--n-way", "--epochs", "--seed"],
     "update": ["MODEL", "DATA", "--out", "--method", "IDA", "DFA", "FT", "not needed"],
-    "evaluate": ["MODEL", "DATA", "--n-episodes", "--n-shot", "95%"],
-    "predict": ["MODEL", "IMAGE", "--support", "--format", "json"],
+    "evaluate": ["MODEL", "DATA", "--known", "--n-episodes", "--n-shot", "95%"],
+    "predict": ["MODEL", "IMAGE", "--support", "--known", "--top", "--format", "json", "csv"],
+    "show": ["MODEL", "--all", "--format", "json"],
     "report": ["RUN", "record.json", "LaTeX"],
     "paper": ["TABLE", "faults"],
 }
@@ -62,6 +65,18 @@ def test_help_says_what_there_is(helped: dict[str, Any], name: str) -> None:
     text = " ".join(helped[name].out.replace("│", " ").split())
     assert [word for word in HELP[name] if word not in text] == []
     assert max(map(len, helped[name].out.splitlines()[1:])) <= 80
+
+
+def without_choices(ended: Any) -> Any:
+    """What train and update have chosen is told before the work begins, and is no error."""
+    lines = ended.err.splitlines()
+    told = [line for line in lines if line.startswith("  ") or line.endswith("says otherwise:")]
+    rest = [line for line in lines if line not in told]
+    return type(ended)(ended.rc, ended.out, "\n".join(rest))
+
+
+def refused(ended: Any) -> str:
+    return without_choices(ended).sentence
 
 
 # ── one sentence for every mistake ───────────────────────────────────────────────────────────
@@ -98,7 +113,8 @@ def update(model: str, *options: str) -> list[str]:
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     # what is wrong: (the command, words that its sentence must have)
     "missing folder": (train("gone"), ["gone", "one sub-folder of images per class"]),
-    "one class": (train("one-class"), ["1 class", "--n-way"]),
+    "one class": (train("one-class"), ["one-class", "1 class", "add classes"]),
+    "more ways than classes": (train("first", "--n-way", "7"), ["6 classes", "7", "--n-way"]),
     "too few images": (
         train("first", "--n-way", "3", "--n-shot", "9", "--n-query", "4"),
         ["12 images", "13 of each class (9 shots + 4 queries)", "--n-query"],
@@ -152,7 +168,19 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "negative test seed": (["evaluate", "base.kedge", "first", *SHORT, "--seed", "-1"], ["seed"]),
     "missing image": (["predict", "base.kedge", "x.png", "--support", "first"], ["x.png", "no "]),
     "no image": (["predict", "base.kedge", "--support", "first"], ["IMAGE"]),
+    "pattern of nothing": (["predict", "base.kedge", "first/*.gif"], ["first/*.gif", "pattern"]),
+    "nothing on standard input": (["predict", "base.kedge", "-"], ["standard input"]),
+    "no place": (["predict", "base.kedge", "first", "--top", "0"], ["--top"]),
     "missing support": (["predict", "base.kedge", "first", "--support", "gone"], ["gone"]),
+    "one class to choose from": (
+        ["predict", "base.kedge", "first", "--support", "one-class"],
+        ["one-class", "'alone'", "--known"],
+    ),
+    "known classes of which none is there": (
+        ["evaluate", "base.kedge", "four-classes", "--known"],
+        ["four-classes", "none of these 4 classes", "'a'", "kedge show"],
+    ),
+    "text as a model to show": (["show", "text.txt"], ["text.txt", "not a kedge model"]),
     "unknown protocol": (["bench", "imagenet"], ["'imagenet'", "mini-imagenet"]),
     "run without a record": (["report", "first"], ["first", "kedge bench"]),
     "no run": (["report"], ["RUN"]),
@@ -182,7 +210,7 @@ def mistaken(ready: Ready, desk: Path, before: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_gets_one_sentence(mistaken: dict[str, Any], mistake: str) -> None:
-    sentence = mistaken[mistake].sentence
+    sentence = refused(mistaken[mistake])
     assert [word for word in MISTAKES[mistake][1] if word not in sentence] == [], sentence
     assert mistaken[mistake].out == ""
 
@@ -245,13 +273,13 @@ def stopped(ready: Ready, first: Path, tmp_path_factory: pytest.TempPathFactory)
 def test_stopped_training_says_so_and_keeps_its_state(stopped: dict[str, Any]) -> None:
     assert stopped["stopped"].rc == 130
     assert stopped["stopped"].out == ""
-    said = stopped["stopped"].err.strip()
+    said = without_choices(stopped["stopped"]).err
     assert said == "kedge: stopped; the same command continues from here."
     assert stopped["left"] == ["[v2] base.kedge.training"]
 
 
 def test_stopped_training_is_not_continued_by_another_command(stopped: dict[str, Any]) -> None:
-    assert "other options" in stopped["other"].sentence
+    assert "other options" in refused(stopped["other"])
 
 
 def test_stopped_training_goes_on_to_the_same_model(
@@ -285,15 +313,37 @@ def used(
     # Size, colour and transparency are not those of the training images.
     drawn = Image.open(second / "second 0" / "00.png")
     drawn.convert("RGBA").resize((40, 60)).save(cwd / "photo.webp")
+    shutil.copy(cwd / "broken.png", cwd / "broken too.jpg")
+    draw_classes(cwd / "lacking", ["a", "b", "c"])
+    for file in (cwd / "lacking" / "c").iterdir():
+        file.write_bytes(b"no image")
+    fox = cwd / os.fsdecode(b"caf\xe9.png")  # from an old Windows disk
+    shutil.copy(odd / "[red] fox" / "00.png", fox)
     model, support = by_command["next"], ["--support", second]
     mixed = [second / "second 3" / "00.png", "broken.png", "photo.webp"]
+    lines = ["--format", "json"]
     commands = {
         "evaluate": ["evaluate", model, first, *SHORT, "--n-episodes", "50"],
         "evaluate unknown": ["evaluate", model, odd, *SHORT, "--n-episodes", "50"],
-        "folder": ["predict", model, second, *support, "--format", "json"],
-        "mixed": ["predict", model, *mixed, *support, "--format", "json"],
+        "evaluate freely": ["evaluate", model, odd, "--n-episodes", "50"],
+        "evaluate known": ["evaluate", model, second, "--known"],
+        "folder": ["predict", model, second, *support, *lines],
+        "mixed": ["predict", model, *mixed, *support, *lines],
+        "several broken": ["predict", model, *mixed, "gone.png", "broken too.jpg", *support],
+        "all broken": ["predict", model, "broken.png", "broken too.jpg", "--format", "csv"],
         "odd names": ["predict", model, "--support", odd, odd],
+        "odd file": ["predict", model, fox, *lines],
+        "known": ["predict", model, second, *lines, "--top", "2"],
+        "both": ["predict", model, odd, "--support", odd, "--known", *lines],
+        "twice": ["predict", model, second, *support, "--known", *lines],
+        "pattern": ["predict", model, f"{second}/**/*[01]1.png", "odd/größe/0?.png", *lines],
+        "csv": ["predict", model, odd / "größe" / "00.png", *support, "--top", "3"],
+        "lacking": ["predict", model, second, "--support", "lacking"],
+        "show": ["show", model],
+        "show all": ["show", model, "--all"],
+        "show json": ["show", model, "--format", "json"],
     }
+    commands["csv"] += ["--format", "csv"]
     return {name: ready.kedge(*command, cwd=cwd) for name, command in commands.items()}
 
 
@@ -319,6 +369,23 @@ def test_result_of_evaluate_is_one_line(used: dict[str, Any]) -> None:
     assert len(used["evaluate"].out.splitlines()) == 1
 
 
+def test_evaluate_chooses_what_the_images_allow_and_says_so(used: dict[str, Any]) -> None:
+    """There are three classes of twelve images, where 5 ways and 20 images are usual."""
+    assert used["evaluate freely"].out.endswith("3-way, 5-shot, 50 episodes over 3 classes\n")
+    told = used["evaluate freely"].err
+    assert "--n-way 3: there are 3 classes" in told
+    assert "--n-query 7: few, since a class has 12 images" in told
+
+
+def test_evaluate_measures_names_by_anchors(used: dict[str, Any]) -> None:
+    assert used["evaluate known"].rc == 0, used["evaluate known"].err
+    mean, *words = used["evaluate known"].out.split()
+    assert 30 < float(mean) <= 100  # a guess is right in 8%
+    said = " ".join(words)
+    assert "72 images named right: 6 classes, among the 12 that the model has learned" in said
+    assert "6 of these classes were trained on" in used["evaluate known"].err
+
+
 def predictions(ended: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.out.splitlines()]
 
@@ -339,6 +406,133 @@ def test_predict_says_which_image_it_cannot_read_and_does_the_others(used: dict[
         "00.png",
         "photo.webp",
     ]
+
+
+def test_predict_names_every_image_that_it_cannot_read(used: dict[str, Any]) -> None:
+    ended = used["several broken"]
+    assert ended.rc == 1
+    assert ended.err.splitlines() == [
+        "kedge: broken.png: cannot be read as an image (no image, or damaged).",
+        "kedge: gone.png: there is no such image.",
+        "kedge: broken too.jpg: cannot be read as an image (no image, or damaged).",
+        "kedge: 3 of 5 images could not be read.",
+    ]
+    assert "photo.webp" in ended.out
+    assert used["all broken"].rc == 1
+    assert used["all broken"].out == "image,rank,class,probability\n"
+
+
+def test_predict_names_known_classes_without_examples(used: dict[str, Any], second: Path) -> None:
+    assert used["known"].rc == 0, used["known"].err
+    said = predictions(used["known"])
+    assert len(said) == 72
+    right = sum(line["class"] == Path(line["image"]).parent.name for line in said)
+    assert right > 0.3 * len(said)  # a guess is right in 8%
+    for line in said:
+        best, other = line["top"]
+        assert best == {"class": line["class"], "probability": line["probability"]}
+        assert best["probability"] >= other["probability"] > 0
+        assert best["class"] != other["class"]
+
+
+def test_predict_chooses_among_known_and_new_classes(used: dict[str, Any]) -> None:
+    assert used["both"].rc == 0, used["both"].err
+    new = {"[red] fox", "größe", "[bold]"}
+    said = {line["class"] for line in predictions(used["both"])}
+    assert said & new
+    assert said <= new | {f"{round} {i}" for round in ("first", "second") for i in range(6)}
+
+
+def test_of_known_classes_with_examples_the_examples_count(used: dict[str, Any]) -> None:
+    told = used["twice"].err.strip()
+    assert told.startswith("6 of the classes that the model knows are among the examples")
+    alone = {line["image"]: line for line in predictions(used["folder"])}
+    for line in predictions(used["twice"]):  # six further classes take some of the probability
+        if line["class"].startswith("second"):
+            assert line["probability"] <= alone[line["image"]]["probability"] + 1e-6
+
+
+def test_predict_takes_patterns(used: dict[str, Any], second: Path) -> None:
+    assert used["pattern"].rc == 0, used["pattern"].err
+    images = [line["image"] for line in predictions(used["pattern"])]
+    assert images == [
+        *sorted(map(str, (file for file in second.rglob("*.png") if file.stem in ("01", "11")))),
+        *(f"odd/größe/{i:02}.png" for i in range(10)),
+    ]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\0"])
+def test_predict_reads_paths_from_standard_input(
+    kedge: Kedge, by_command: dict[str, Path], second: Path, tmp_path: Path, end: bytes
+) -> None:
+    """And writes them as they are, also what is no text."""
+    files = [*sorted((second / "second 1").iterdir())[:3], tmp_path / os.fsdecode(b"caf\xe9.png")]
+    shutil.copy(files[0], files[-1])
+    ended = subprocess.run(
+        [kedge.path, "predict", by_command["next"], "-", "--format", "csv"],
+        input=b"".join(os.fsencode(file) + end for file in files),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    rows = [line.split(b",") for line in ended.stdout.splitlines()]
+    assert [row[0] for row in rows] == [b"image", *map(os.fsencode, files)]
+
+
+def test_predict_prints_csv_for_programs(used: dict[str, Any]) -> None:
+    assert used["csv"].rc == 0, used["csv"].err
+    rows = list(csv.DictReader(io.StringIO(used["csv"].out)))
+    assert [row["rank"] for row in rows] == ["1", "2", "3"]
+    assert {Path(row["image"]).name for row in rows} == {"00.png"}
+    odds = [float(row["probability"]) for row in rows]
+    assert odds == sorted(odds, reverse=True)
+    assert sum(odds) <= 1.00001
+
+
+def test_a_file_whose_name_is_no_text_can_be_found_again(used: dict[str, Any]) -> None:
+    (line,) = predictions(used["odd file"])
+    assert os.fsencode(line["image"]).endswith(b"/caf\xe9.png")
+
+
+def test_an_example_class_that_cannot_be_read_is_an_error(used: dict[str, Any]) -> None:
+    """Its images would all be named as others."""
+    assert used["lacking"].rc == 1
+    assert used["lacking"].out == ""
+    said = used["lacking"].err.splitlines()[-1]
+    assert said.startswith("kedge: lacking/c: this class has no example that can be read")
+
+
+def test_show_says_what_a_model_is(
+    used: dict[str, Any], by_command: dict[str, Path], first: Path, second: Path
+) -> None:
+    shown = used["show"].out
+    assert (used["show"].rc, used["show"].err) == (0, "")
+    for words in (
+        str(by_command["next"]),
+        "16×16 px, grey",
+        "conv4 of width 4, 500 weights, 4 features",
+        "12, one per class",
+        f"round 0  base: 6 classes, 42 images of {first}; validation accuracy ",
+        f"round 1  IDA: 6 classes, 42 images of {second}; ",
+        "3-way, 2-shot, 3 queries, 3 epochs, 20 episodes each, rate 0.001, seed 3",
+        "12 classes known: first 0, first 1,",
+        "(--all lists the other 2)",
+    ):
+        assert words in shown, words
+    listed = used["show all"].out.splitlines()
+    assert listed[-12:] == [f"{name} {i}" for name in ("first", "second") for i in range(6)]
+
+
+def test_show_prints_json_for_programs(used: dict[str, Any], by_command: dict[str, Path]) -> None:
+    about = json.loads(used["show json"].out)
+    model = Model.load(by_command["next"])
+    assert about["bytes"] == by_command["next"].stat().st_size
+    assert about["classes"] == list(model.classes)
+    assert about["anchors"]["number"] == 12
+    assert [entry["method"] for entry in about["lineage"]] == ["base", "IDA"]
+    assert about["lineage"][1]["val_accuracy"] == model.lineage[1].val_accuracy
+    assert about["weights"] == sum(weight.numel() for weight in model.weights().values())
+    assert about["input"] == {"image_size": 16, "colour": False, "fit": "crop", "inverted": False}
 
 
 def test_predict_prints_a_table_for_people_with_odd_names(used: dict[str, Any]) -> None:
@@ -487,14 +681,14 @@ def test_a_memory_that_is_not_for_this_is_not_used(
         shutil.copy(folder / file, tmp_path)
     how = [second, "--out", "new.kedge", *SHORT, *QUICK]
     other = "EWC" if name == "EIML" else "EIML"
-    said = ready.kedge("update", "base.kedge", *how, "--method", other, cwd=tmp_path).sentence
+    said = refused(ready.kedge("update", "base.kedge", *how, "--method", other, cwd=tmp_path))
     assert said.startswith(f"{other} needs ")
     assert "when this model was made" in said
     shutil.copy(folder / "next.kedge", tmp_path / "base.kedge")
-    said = ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path).sentence
+    said = refused(ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path))
     assert said.startswith(f"{name} needs ")
     (tmp_path / "base.kedge.memory").write_bytes(b"damaged")
-    said = ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path).sentence
+    said = refused(ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path))
     assert "base.kedge.memory" in said
     assert {path.name for path in tmp_path.iterdir()} == {"base.kedge", "base.kedge.memory"}
 
@@ -619,7 +813,8 @@ def test_predict_sees_images_as_training_did(
 
 
 LARGE = """
-import tempfile, time
+import signal, tempfile, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts its background jobs
 from pathlib import Path
 import kedge.images.sources as s, kedge.images.decoding as d
 tempfile.tempdir = {temporary!r}
@@ -656,7 +851,7 @@ def test_polite_kill_leaves_nothing_temporary(
     signal_when(process, begun, signal.SIGTERM)
     ended = ready.wait()
     assert ended.rc == 130
-    assert ended.err.strip() == "kedge: stopped; the same command continues from here."
+    assert ended.err.endswith("kedge: stopped; the same command continues from here.\n")
     assert list(temporary.iterdir()) == []
     left = {"temporary", begun.name}
     assert {path.name for path in tmp_path.iterdir()} == left

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +82,82 @@ def test_full_disk_is_a_sentence_and_costs_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+NARROW = """
+import subprocess, sys
+from pathlib import Path
+import torch
+from kedge.durable import load_tensors, only_one_process, save_tensors
+from kedge.errors import KedgeError
+
+place = Path(sys.argv[1])
+file = place / "numbers"
+
+def tried(n):
+    try:
+        save_tensors(file, {"numbers": torch.arange(n)}, {})
+    except KedgeError as error:
+        print(error)
+    print(len(load_tensors(file, "file")[1]["numbers"]), [path.name for path in place.iterdir()])
+
+tried(3)
+tried(500_000)
+subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+tried(4)
+try:
+    with only_one_process(place / "run"):
+        pass
+except KedgeError as error:
+    print(error)
+"""
+
+
+def test_disk_that_is_full_and_then_read_only(tmp_path: Path) -> None:
+    """A real one, of 200 kB, which nobody else sees."""
+    mount = 'mount -t tmpfs -o size=200k tmpfs "$0" && exec "$@"'
+    alone = ["unshare", "-rm", "sh", "-c"]
+    try:
+        subprocess.run([*alone, mount, tmp_path, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no disk can be mounted here")
+    command = [*alone, mount, tmp_path, sys.executable, "-c", NARROW, tmp_path]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    there = "3 ['numbers']"
+    first, full, second, read_only, third, locked = ended.stdout.splitlines()
+    assert (first, second, third) == (there, there, there)
+    for sentence, why in ((full, "No space left"), (read_only, "Read-only file system")):
+        assert sentence.startswith(f"{tmp_path / 'numbers'}: could not be written (")
+        assert why in sentence
+        assert sentence.endswith("what was there before is unchanged.")
+    assert locked == f"{tmp_path / 'run'}: cannot write here (Read-only file system)."
+
+
+def test_file_and_folders_are_flushed_in_the_order_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content before the name, and the name of each new folder too."""
+    seen, fsync, replace = [], os.fsync, os.replace
+
+    def flush(number: int) -> None:
+        seen.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+        fsync(number)
+
+    def rename(part: Path, path: Path) -> None:
+        seen.append(path)
+        replace(part, path)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("only Linux says which file is flushed")
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", rename)
+    folder = tmp_path / "new" / "folder"
+    save_tensors(folder / "file", {"a": torch.ones(2)}, {})
+    *folders, part, file, after = seen
+    assert folders == [tmp_path, tmp_path / "new"]
+    assert part.name.endswith(".part")
+    assert [part.parent, file, after] == [folder, folder / "file", folder]
+
+
 @pytest.mark.parametrize("name", ["file/below", "file/below/that", "n" * 300])
 def test_impossible_place_is_a_sentence(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("old")
@@ -100,6 +179,75 @@ def test_tensors_come_back_with_names_and_bits(tmp_path: Path) -> None:
     assert read_about == about
     assert digest(read) == digest(tensors)
     assert torch.equal(read["a.c"], tensors["a.c"])
+
+
+def flipped(path: Path, place: int, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= bit
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"method": "EIML", "model": "0"}, {"identity": "{}", "lr": 1}]
+)
+def test_every_flipped_bit_is_noticed(tmp_path: Path, about: dict[str, object]) -> None:
+    """In whatever is kept so: memories, states of stopped commands, accuracies."""
+    path = tmp_path / "file"
+    save_tensors(path, {"images": torch.arange(40, dtype=torch.uint8), "x": torch.ones(3)}, about)
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content)
+        flipped(path, place, 1 << (place % 8))
+        with pytest.raises(KedgeError, match=r"damaged|that kedge wrote"):
+            load_tensors(path, "file")
+
+
+def test_damage_comes_with_advice(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {"x": torch.ones(3)}, {})
+    flipped(tmp_path / "file", -1)
+    with pytest.raises(
+        KedgeError, match=r"file: the checksum does not match; the file is damaged;"
+    ):
+        load_tensors(tmp_path / "file", "state", "; delete it to start again")
+
+
+@pytest.mark.parametrize("name", ["format-1.kedge.memory", "format-1.training"])
+def test_files_of_the_first_version_are_read(name: str) -> None:
+    about, tensors = load_tensors(Path(__file__).parent / "data" / name, "file")
+    if name.endswith(".memory"):
+        assert about["method"] == "EIML exemplars=3"
+        assert (tensors["images"].shape, tensors["counts"].tolist()) == ((24, 1, 16, 16), [3] * 8)
+    else:
+        assert about["best_epoch"] == 1
+        assert "now.embedding.backbone.blocks.0.weight" in tensors
+
+
+def test_file_of_a_newer_version_is_told_from_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    with monkeypatch.context() as patch:
+        patch.setattr("kedge.durable.VERSION", 3)
+        save_tensors(path, {"x": torch.ones(3)}, {"more": 1})
+    with pytest.raises(KedgeError, match=r"this memory was written by a newer kedge \(version 3"):
+        load_tensors(path, "memory")
+    flipped(path, -1)
+    with pytest.raises(KedgeError, match="the checksum does not match"):
+        load_tensors(path, "memory")
+
+
+def test_text_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    save_tensors(path, {"x": torch.ones(3)}, {"n": 1})
+    with pytest.raises(KedgeError, match=r"could not be written \(its header has"):
+        save_tensors(path, {"x": torch.ones(3)}, {"names": ["n" * 1000] * 10_000})
+    assert load_tensors(path, "file")[0] == {"n": 1}
+
+
+def test_name_that_is_no_text_does_not_cost_the_model(tmp_path: Path) -> None:
+    """Such as that of the folder where images came from."""
+    save_tensors(tmp_path / "file", {"x": torch.ones(3)}, {"source": "pictures \udcff"})
+    assert load_tensors(tmp_path / "file", "file")[0] == {"source": "pictures ?"}
 
 
 def test_digest_sees_names_types_shapes_and_bits() -> None:

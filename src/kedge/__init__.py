@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kedge.api import remember as remember
     from kedge.api import train as train
     from kedge.api import update as update
+    from kedge.choices import EpisodeWish as EpisodeWish
+    from kedge.choices import ScheduleWish as ScheduleWish
     from kedge.config import EpisodeShape as EpisodeShape
     from kedge.config import Schedule as Schedule
     from kedge.errors import KedgeError as KedgeError
@@ -36,6 +38,8 @@ _HOME = {
     "Model": "kedge.model",
     "Classifier": "kedge.model",
     "Score": "kedge.evaluation",
+    "EpisodeWish": "kedge.choices",
+    "ScheduleWish": "kedge.choices",
     "EpisodeShape": "kedge.config",
     "Schedule": "kedge.config",
     "Experiment": "kedge.experiment",

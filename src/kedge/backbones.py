@@ -4,7 +4,8 @@ Conv-4: Vinyals et al., Matching Networks, 2016. ResNet-12: Oreshkin et al., TAD
 form of Lee et al., 2019. DropBlock: Ghiasi et al., 2018.
 
 Any module from images (b c h w) to features (b d) can stand in for them. If it names a
-`last_block`, the filters in there tell which classes are alike (`kedge.task2vec`).
+`last_block`, the filters in there tell which classes are alike (`kedge.task2vec`); if it says its
+`n_features`, a model file that says otherwise is refused.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Conv4(nn.Module):
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
+        self.width = width
         blocks: list[nn.Module] = []
         for channels in (in_channels, width, width, width):
             blocks += [
@@ -44,6 +46,10 @@ class Conv4(nn.Module):
     @property
     def last_block(self) -> nn.Module:
         return self.blocks[-4]  # the last convolution
+
+    def n_features(self, image_size: int) -> int:
+        """Of an image with such sides, which are halved four times."""
+        return self.width * (image_size // 16) ** 2
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         return self.blocks(images).flatten(1)
@@ -135,6 +141,7 @@ class ResNet12(nn.Module):
 
     def __init__(self, in_channels: int, widths: Sequence[int]) -> None:
         super().__init__()
+        self.widths = tuple(widths)
         channels = (in_channels, *widths)
         self.blocks = nn.Sequential(*(ResidualBlock(a, b) for a, b in itertools.pairwise(channels)))
         for module in self.modules():
@@ -146,6 +153,10 @@ class ResNet12(nn.Module):
     @property
     def last_block(self) -> nn.Module:
         return self.blocks[-1]
+
+    def n_features(self, image_size: int) -> int:
+        """Of an image of any size."""
+        return self.widths[-1]
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         return self.blocks(images).mean((2, 3))

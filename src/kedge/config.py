@@ -6,14 +6,19 @@ The text below a field is its help on the command line.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
+import re
+import reprlib
 import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from kedge.errors import KedgeError
 
 T = TypeVar("T")
+DEEPEST = 30  # lists and tables within each other, in a file
 
 
 def require(holds: bool, sentence: str) -> None:
@@ -152,14 +157,21 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], data: Any) -> T:
     """Build a config from JSON, validating it; unknown or missing keys are named."""
     require(isinstance(data, dict), f"{kind.__name__} must be written as names and values.")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(typing.cast(type, kind))
     names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(data) - names)
-    require(not unknown, f"{kind.__name__} has no setting named {', '.join(unknown)}.")
+    require(
+        not unknown, f"{kind.__name__} has no setting named {', '.join(map(_short, unknown[:3]))}."
+    )
     try:
         return kind(**{name: _convert(hints[name], value) for name, value in data.items()})
     except TypeError as error:
         raise KedgeError(f"{kind.__name__} cannot be built from this file: {error}.") from None
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _convert(hint: Any, value: Any) -> Any:
@@ -170,12 +182,14 @@ def _convert(hint: Any, value: Any) -> Any:
         return _either(inner, value)
     if origin is tuple and isinstance(value, list):
         each = inner[:1] * len(value) if Ellipsis in inner else inner
-        require(len(each) == len(value), f"{value!r} must hold {len(inner)} values.")
+        require(len(each) == len(value), f"{reprlib.repr(value)} must hold {len(inner)} values.")
         return tuple(_convert(kind, item) for kind, item in zip(each, value, strict=True))
-    if hint in (int, float, str, types.NoneType) or origin is tuple:
+    if origin is dict and isinstance(value, dict):
+        return {key: _convert(inner[1], each) for key, each in value.items()}
+    if hint in (int, float, str, types.NoneType) or origin in (tuple, dict):
         wanted = (int, float) if hint is float else origin or hint
         fits = isinstance(value, wanted) and not isinstance(value, bool)
-        require(fits, f"{value!r} must be of type {(origin or hint).__name__}.")
+        require(fits, f"{reprlib.repr(value)} must be of type {(origin or hint).__name__}.")
     return value
 
 
@@ -187,4 +201,45 @@ def _either(kinds: tuple[Any, ...], value: Any) -> Any:
         except KedgeError:
             continue
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-    raise KedgeError(f"{value!r} must be of type {names}.")
+    raise KedgeError(f"{reprlib.repr(value)} must be of type {names}.")
+
+
+def _short(name: str) -> str:
+    return name if len(name) < 40 else f"{name[:30]}…"
+
+
+def parse_json(text: str) -> Any:
+    """JSON and nothing besides: no NaN, no name twice, no maze that others get lost in.
+
+    What is wrong raises ValueError or RecursionError.
+    """
+    found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
+    check_depth(found)
+    if re.search(r"\\u[dD][89a-fA-F]", text):  # half a sign can be written so, and never printed
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        containers = (each for each in level if isinstance(each, list | dict))
+        level = [
+            inner
+            for each in containers
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise ValueError(f"lists and tables are nested more than {DEEPEST} times")
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return found

@@ -1,7 +1,8 @@
 """Writing so that a crash, a full disk or a second process never costs what was there before.
 
 All of kedge's own files are safetensors with one JSON text in the metadata: reading them runs no
-code, and the same content gives the same bytes.
+code, and the same content gives the same bytes. The text begins with a checksum of the whole file
+and with its version (docs/model-file.md).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import glob
 import hashlib
 import json
 import os
+import stat
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,7 +25,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kedge import engine
+from kedge.config import parse_json
 from kedge.errors import KedgeError
+
+VERSION = 2  # of what `save_tensors` writes. The first one said no version and had no checksum
+# Bytes: names of some 100,000 classes. What is longer could fill the memory when it is read.
+LONGEST_HEADER = 1 << 23
+MOST_TENSORS = 10_000  # more would take long, for nothing
+DIGITS = 64  # of a checksum
+SUM = rb"\"sha256\": \""  # what stands before them in a header, where quotes are escaped
+BLOCK = 1 << 20  # bytes read at a time
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -39,7 +51,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
             if not _alive(left.suffixes[-2]):  # killed while it wrote
                 left.unlink(missing_ok=True)
@@ -49,8 +61,7 @@ def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         part.chmod(mode)
         with open(part, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(part, path)
-        _flush_folder(path.parent)
+        take_place(part, path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise KedgeError(
@@ -72,27 +83,124 @@ def _alive(process: str) -> bool:
     return True
 
 
+def make_folder(folder: Path) -> None:
+    """With those above it. Each that is new is only safe once the one that lists it is."""
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise OSError(f"{folder} is no folder")
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _flush_folder(folder.parent)
+
+
+def take_place(part: Path, path: Path) -> None:
+    """Give a file that is complete and flushed its name."""
+    os.replace(part, path)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name is only safe once the folder that lists it is on the disk too."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
+    """Tensors, and what there is to say about them, with a checksum of it all."""
     plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
-    metadata = {"kedge": json.dumps(about, ensure_ascii=False)}
-    write_atomically(path, lambda part: save_file(plain, part, metadata))
+    said = {"sha256": "0" * DIGITS, "version": VERSION, **about}
+    text = json.dumps(said, ensure_ascii=False, allow_nan=False)
+    # Where images came from may be a name that is no text.
+    metadata = {"kedge": text.encode(errors="replace").decode()}
+
+    def write(part: Path) -> None:
+        save_file(plain, part, metadata)
+        with open(part, "r+b") as file:
+            header = _header(file)  # one that is too long could not be read again
+            checksum = _checksum(file, header)
+            file.seek(8 + header.index(SUM) + len(SUM))
+            file.write(checksum.encode())
+
+    write_atomically(path, write)
 
 
 def load_tensors(
     path: Path, what: str, advice: str = ""
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What was saved. Tensors are mapped into memory and read from the disk when first used."""
+    """What was saved. Tensors are mapped into memory and read from the disk when first used.
+
+    A file that says no version is of the first one, or of another part of kedge: its checksum, if
+    it has any, is for others to compare.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("kedge", "null"))
-            tensors = {key: file.get_tensor(key) for key in sorted(file.keys())}
+        with _opened(path) as file, safe_open(path, framework="pt") as opened:
+            about = parse_json((opened.metadata() or {}).get("kedge", "null"))
+            if not isinstance(about, dict):
+                raise KedgeError(f"{path}: not a {what} that kedge wrote.")
+            if "version" in about or next(iter(about), None) == "sha256":
+                _check(path, what, advice, file, about)
+            if len(names := opened.keys()) > MOST_TENSORS:
+                raise ValueError(f"it says that it holds {len(names)} tensors")
+            tensors = {key: opened.get_tensor(key) for key in sorted(names)}
     except FileNotFoundError:
         raise KedgeError(f"{path}: there is no {what} here.") from None
-    except (SafetensorError, ValueError, OSError, RecursionError) as error:
-        raise KedgeError(f"{path}: not a {what}, or damaged ({error}){advice}.") from None
-    if not isinstance(about, dict):
-        raise KedgeError(f"{path}: not a {what} that kedge wrote.")
+    except (SafetensorError, ValueError, OSError, RecursionError, MemoryError) as error:
+        reason = textwrap.shorten(str(getattr(error, "strerror", None) or error), 300)
+        raise KedgeError(f"{path}: not a {what}, or damaged ({reason}){advice}.") from None
     return about, tensors
+
+
+def _check(path: Path, what: str, advice: str, file: BinaryIO, about: dict[str, Any]) -> None:
+    """Takes checksum and version out of `about`."""
+    checksum, version = about.pop("sha256", None), about.pop("version", None)
+    if checksum != _checksum(file, _header(file)):
+        raise KedgeError(f"{path}: the checksum does not match; the file is damaged{advice}.")
+    if type(version) is not int or version < VERSION:
+        raise ValueError(f"it says that its version is {version!r}")
+    if version > VERSION:
+        raise KedgeError(
+            f"{path}: this {what} was written by a newer kedge (version {version} of the file; "
+            f"this kedge knows those up to {VERSION}): update kedge to read it."
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read whose header is not too long, and no pipe, device or folder."""
+    # Without O_NONBLOCK a named pipe would wait for somebody to write into it.
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError("it is no file")
+        _header(file)
+        yield file
+
+
+def _header(file: BinaryIO) -> bytes:
+    """Of a safetensors file: JSON, behind its length in 8 bytes."""
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= LONGEST_HEADER:
+        raise OSError(f"its header has {length} bytes, not 2 to {LONGEST_HEADER}")
+    return file.read(length)
+
+
+def _checksum(file: BinaryIO, header: bytes) -> str:
+    """SHA-256 of the file, in which the digits of the checksum itself are zeros."""
+    before, mark, rest = header.partition(SUM)
+    zeros = b"0" * DIGITS if mark else b""
+    sha = hashlib.sha256(len(header).to_bytes(8, "little"))
+    sha.update(before + mark + zeros + rest[len(zeros) :])
+    file.seek(8 + len(header))
+    while block := file.read(BLOCK):
+        sha.update(block)
+    return sha.hexdigest()
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -110,17 +218,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
-def _flush_folder(folder: Path) -> None:
-    """The new name is only safe once the folder that lists it is on the disk too."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -> Iterator[None]:
     """Hold a lock while the body runs; a second process is told after so many seconds, not let in.
@@ -133,7 +230,7 @@ def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -
         return
     lock_file = folder / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock = FileLock(lock_file, timeout=patience)
         lock.acquire()
     except Timeout:
@@ -141,7 +238,8 @@ def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -
             f"{folder}: another kedge process is working here; wait for it or use another --out."
         ) from None
     except OSError as error:
-        raise KedgeError(f"{folder}: cannot write here ({error.strerror}).") from None
+        reason = error.strerror or error
+        raise KedgeError(f"{folder}: cannot write here ({reason}).") from None
     try:
         yield
     finally:

@@ -37,6 +37,7 @@ from kedge.config import (
     Schedule,
     TrainConfig,
     from_dict,
+    parse_json,
     require,
     to_dict,
 )
@@ -177,10 +178,11 @@ def _claim(experiment: Experiment, folder: Path, images: str) -> Experiment:
     path = folder / "experiment.json"
     if path.exists():
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
+            said = parse_json(path.read_text(encoding="utf-8"))
+            require(isinstance(said, dict), "it holds no settings")
             known = said.pop("images", images)
             there = from_dict(Experiment, said)
-        except (OSError, ValueError, AttributeError, TypeError, KedgeError) as error:
+        except (OSError, ValueError, RecursionError, KedgeError) as error:
             raise KedgeError(f"{path}: damaged ({error}); use another --out.") from None
         if known != images:
             raise KedgeError(

@@ -1,20 +1,11 @@
-"""The model: backbone, head, one anchor for each class behind it, and where it came from.
-
-It is one safetensors file, written atomically. It holds no image, and loading it runs no code.
-
-    embedding.*   float32   the backbone's weights, and the mean and std of the training images
-    head.*                  the head's own parameters, if it has any
-    anchors       C × r     one row per class that was ever learned, in the order of `classes`
-    metadata["kedge"]       JSON: format, config, classes, lineage, sha256 of the tensors
-"""
+"""The model: backbone, head, one anchor for each class behind it, and where it came from."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,12 +14,14 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
+from kedge import progress
 from kedge.backbones import build_backbone
-from kedge.config import BackboneConfig, HeadConfig, from_dict, require, to_dict
-from kedge.durable import digest, load_tensors, save_tensors, under
+from kedge.config import BackboneConfig, HeadConfig, require
+from kedge.durable import digest
 from kedge.errors import KedgeError
-from kedge.heads import Head, build_head
+from kedge.heads import Head, RidgeHead, build_head
 from kedge.images.augment import plain
+from kedge.images.files.archives import hidden
 from kedge.images.pictures import Fit, Look
 from kedge.images.rows import FileRows
 from kedge.images.sources import open_images
@@ -36,9 +29,9 @@ from kedge.images.table import ImageTable
 from kedge.pools import Pool
 from kedge.progress import Tick, silent, task
 
-MODEL_FORMAT = "kedge-model-1"
 CUSTOM = "custom"  # the name of a backbone that the caller has handed in
 EMBED_BATCH = 500  # images at a time when nothing trains
+EMBED_SIDE = {"cpu": 28, "cuda": 84}  # px; larger images fewer at a time, most of all for a cache
 
 
 @dataclass(frozen=True)
@@ -116,6 +109,12 @@ class Model:
     def device(self) -> torch.device:
         return self.anchors.device
 
+    @property
+    def embed_batch(self) -> int:
+        """How many images of its size are embedded at a time."""
+        whole = (EMBED_SIDE.get(self.device.type, 84) / self.config.image_size) ** 2
+        return max(1, int(EMBED_BATCH * min(1, whole)))
+
     def to(self, device: torch.device | str) -> Model:
         """This model there; a copy, so that nobody else's model moves away."""
         wanted = torch.device(device)
@@ -128,27 +127,39 @@ class Model:
             anchors=self.anchors.to(device),
         )
 
-    @torch.no_grad()
     def embed(
         self, images: UInt8[Tensor, "n c h w"] | FileRows, tick: Tick = silent
     ) -> Float[Tensor, "n d"]:
         """Features as everything but training sees them: eval mode, no augmentation."""
-        training = self.embedding.training
-        self.embedding.eval()
-        parts = []
-        for batch in images.split(EMBED_BATCH):
-            with torch.autocast(self.device.type, torch.bfloat16, half_precision(self.device)):
-                parts.append(self.embedding(plain(batch.to(self.device))))
-            tick(len(batch))
-        self.embedding.train(training)
-        return torch.cat(parts)
+        return self._embedded(len(images), images.split(self.embed_batch), tick)
 
     def embed_rows(
         self, table: ImageTable, rows: Int64[Tensor, " n"], tick: Tick = silent
     ) -> Float[Tensor, "n d"]:
         """Rows of a table that may be far larger than the memory."""
-        batches = rows.split(EMBED_BATCH)
-        return torch.cat([self.embed(table.take(batch), tick) for batch in batches])
+        batches = map(table.take, rows.split(self.embed_batch))
+        return self._embedded(len(rows), batches, tick)
+
+    @torch.no_grad()
+    def _embedded(
+        self, n: int, batches: Iterable[UInt8[Tensor, "_ c h w"]], tick: Tick
+    ) -> Float[Tensor, "n d"]:
+        training = self.embedding.training
+        self.embedding.eval()
+        features, done = torch.empty(0), 0
+        for batch in batches:
+            pixels = plain(batch.to(self.device))
+            with torch.autocast(self.device.type, torch.bfloat16, half_precision(self.device)):
+                some = self.embedding(pixels)
+            if done == 0:
+                # At once: kept piece by piece, they would lie between the room that each batch
+                # takes and gives back, and none of that could be used again.
+                features = some.new_empty((n, some.shape[1]))
+            features[done : done + len(some)] = some
+            done += len(some)
+            tick(len(some))
+        self.embedding.train(training)
+        return features
 
     def class_features(self, pool: Pool) -> tuple[Float[Tensor, "_ d"], ...]:
         """The features of all images of each class of a pool."""
@@ -178,9 +189,49 @@ class Model:
         parts = (("embedding", self.embedding), ("head", self.head))
         return {f"{p}.{k}": v for p, module in parts for k, v in module.named_parameters()}
 
-    def classifier(self, support: Any) -> Classifier:
-        """Learn any classes from any number of examples: a folder of class folders, a table,
-        images by class name, or whatever else `open_images` takes."""
+    def classifier(
+        self, support: Any = None, *, known: bool | Sequence[str] | None = None
+    ) -> Classifier:
+        """Names images as one of some classes: those of `support`, each learned from any number of
+        examples, and those that the model knows, by their anchors.
+
+        `support` is a folder of class folders, a table, images by class name, or whatever else
+        `open_images` takes. `known` says whether, or which of, the known classes are meant; by
+        default all, if there is no support. Of a class that is in both, the examples count.
+        """
+        known = support is None if known is None else known
+        learned = None if support is None else self._from(support)
+        new = () if learned is None else learned.classes
+        names = self.classes if known is True else tuple(known or ())
+        kept = [name for name in names if name not in set(new)]
+        if unknown := set(kept) - set(self.classes):
+            raise KedgeError(f"The model does not know a class named '{min(unknown)}'.")
+        if not kept and not new:
+            nothing = "knows no class yet" if known is True else "was given none to choose among"
+            raise KedgeError(f"The model {nothing}: give it examples of some classes.")
+        if len(kept) < len(names):
+            progress.note(
+                f"{len(names) - len(kept)} of the classes that the model knows are among the "
+                "examples: these count, and not the anchors"
+            )
+        if learned is None or not kept:
+            return learned or Classifier(self, tuple(kept), self.anchors_of(kept))
+        if self.head.learns_rows:
+            raise KedgeError(
+                "The head of this model learns its anchors and does not make them from images, so "
+                "they cannot be compared with examples: leave out the known classes, or give "
+                "examples of them too."
+            )
+        if len(new) == 1 and isinstance(self.head, RidgeHead):
+            raise KedgeError(
+                f"A ridge head learns a class by what tells it from others: '{new[0]}' alone "
+                "cannot be told from the known ones; give examples of a second class."
+            )
+        points = torch.cat([self.anchors_of(kept), learned.representatives])
+        return Classifier(self, (*kept, *new), points)
+
+    def _from(self, support: Any) -> Classifier:
+        """Every class that is meant must have an example: images of others would be named wrong."""
         table = self.open(support)
         empty = [
             name for name, n in zip(table.classes, table.counts.tolist(), strict=True) if n == 0
@@ -189,6 +240,14 @@ class Model:
             empty += [str(name) for name, images in support.items() if len(images) == 0]
         if empty:
             raise KedgeError(f"{table.source}: class '{empty[0]}' has no example.")
+        if isinstance(support, str | Path) and Path(support).is_dir():
+            folders = {path.name for path in Path(support).iterdir() if path.is_dir()}
+            lost = sorted(name for name in folders - set(table.classes) if not hidden(name))
+            if lost and folders & set(table.classes):  # and not "train" and "test", say
+                raise KedgeError(
+                    f"{Path(support) / lost[0]}: this class has no example that can be read: add "
+                    "some, or take it away."
+                )
         features = self.embed(table.images).split(table.counts.tolist())
         padded = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
         longest = torch.arange(padded.shape[1], device=self.device)
@@ -218,21 +277,17 @@ class Model:
             )
 
     def save(self, path: str | Path) -> None:
-        about = {
-            "format": MODEL_FORMAT,
-            "config": to_dict(self.config),
-            "classes": self.classes,
-            "lineage": [asdict(entry) for entry in self.lineage],
-        }
-        tensors = self._tensors()
-        save_tensors(Path(path), tensors, {**about, "sha256": _checksum(about, tensors)})
+        from kedge import model_file
+
+        model_file.save(self, Path(path))
 
     @property
     def fingerprint(self) -> str:
         """Of every weight and anchor."""
-        return digest(self._tensors())
+        return digest(self.tensors())
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a file of it holds."""
         return {
             # Clones, since a backbone of one's own may use a weight twice.
             **{f"embedding.{k}": v.clone() for k, v in self.embedding.state_dict().items()},
@@ -243,17 +298,9 @@ class Model:
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Model:
         """Read a model file. A backbone of your own has to be handed in again."""
-        about, mapped = load_tensors(Path(path), "kedge model")
-        if about.get("format") != MODEL_FORMAT:
-            raise KedgeError(f"{path}: not a kedge model; 'kedge train' makes one.")
-        if about.pop("sha256", None) != _checksum(about, mapped):
-            raise KedgeError(f"{path}: the checksum does not match; the file is damaged.")
-        tensors = {key: value.clone() for key, value in mapped.items()}
-        try:
-            return _rebuild(about, tensors, backbone)
-        except (KedgeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
-            raise KedgeError(f"{path}: this model cannot be rebuilt ({reason}).") from None
+        from kedge import model_file
+
+        return model_file.load(Path(path), backbone)
 
 
 def new_model(
@@ -272,56 +319,49 @@ def new_model(
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """Names images as one of a few classes, each learned from a handful of examples."""
+    """Names images as one of some classes; `Model.classifier` makes it."""
 
     model: Model
     classes: tuple[str, ...]
     representatives: Float[Tensor, "k r"]
 
-    @torch.no_grad()
     def probabilities(self, images: Tensor | np.ndarray | FileRows) -> Float[Tensor, "n k"]:
         """Of each class for each image; uint8, N×C×H×W, N×H×W×C or N×H×W."""
-        # One is enough of a file, whose images have one size.
-        some = images[:1] if isinstance(images, FileRows) else images
-        table = ImageTable.build(some, [0] * len(some), ["?"], "images")
-        self.model.check_images(table)
-        with task("classifying images", len(images)) as tick:
-            pixels = images if isinstance(images, FileRows) else table.images
-            features = self.model.embed(pixels, tick)
-        return self.model.head.logits(features, self.representatives).softmax(-1)
+        return torch.cat(list(self._some(images)))
 
     def predict(self, images: Tensor | np.ndarray | FileRows) -> list[str]:
         """The name of the likeliest class of each image."""
-        return [self.classes[i] for i in self.probabilities(images).argmax(1).tolist()]
+        return [best[0][0] for best in self.top(images, 1)]
 
+    def top(
+        self, images: Tensor | np.ndarray | FileRows, n: int = 3
+    ) -> list[list[tuple[str, float]]]:
+        """The n likeliest classes of each image (all, if there are fewer), each with its
+        probability, the likeliest first."""
+        found = []
+        for some in self._some(images):
+            best = some.topk(min(n, len(self.classes)), 1)
+            for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                names = (self.classes[i] for i in numbers)
+                found.append(list(zip(names, values, strict=True)))
+        return found
 
-def _rebuild(
-    about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
-) -> Model:
-    config = from_dict(ModelConfig, about["config"])
-    if config.backbone.backbone == CUSTOM and backbone is None:
-        raise KeyError("it has a backbone of your own; hand it to Model.load(path, backbone=…)")
-    # On the meta device nothing is allocated, so a forged size costs an error and no memory.
-    with torch.device("meta"):
-        network = backbone or build_backbone(config.backbone, config.n_channels, config.image_size)
-        embedding = Embedding(network, config.n_channels)
-        head = build_head(config.head, config.n_features)
-    embedding.load_state_dict(under("embedding.", tensors), assign=True)
-    head.load_state_dict(under("head.", tensors), assign=True)
-    lineage = tuple(from_dict(LineageEntry, entry) for entry in about["lineage"])
-    classes = tuple(about["classes"])
-    if len(classes) != len(tensors["anchors"]):
-        raise KeyError("classes and anchors differ in number")
-    embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    embedding.eval().requires_grad_(False)
-    head.eval().requires_grad_(False)
-    return Model(config, embedding, head, classes, tensors["anchors"], lineage)
-
-
-def _checksum(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Of every byte that counts: a flipped bit in a class name is damage too."""
-    text = json.dumps(about, ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256((digest(tensors) + text).encode()).hexdigest()
+    @torch.no_grad()
+    def _some(self, images: Tensor | np.ndarray | FileRows) -> Iterator[Float[Tensor, "n k"]]:
+        """Probabilities, of some images at a time: with thousands of classes all may be many."""
+        # One is enough of a file, whose images have one size.
+        few = images[:1] if isinstance(images, FileRows) else images
+        table = ImageTable.build(few, [0] * len(few), ["?"], "images")
+        self.model.check_images(table)
+        pixels = images if isinstance(images, FileRows) else table.images
+        size = self.model.embed_batch
+        many = (
+            task("classifying images", len(images)) if len(images) > size else nullcontext(silent)
+        )
+        with many as tick:
+            for batch in pixels.split(size):
+                features = self.model.embed(batch, tick)
+                yield self.model.head.logits(features, self.representatives).softmax(-1)
 
 
 def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kedge.config import EpisodeShape, from_dict
+from kedge.config import (
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    Schedule,
+    from_dict,
+    parse_json,
+    require,
+)
 from kedge.durable import write_atomically
 from kedge.errors import KedgeError
 from kedge.evaluation import Score
@@ -23,6 +31,12 @@ from kedge.training import Epoch
 
 FORMAT = 1
 INDEX = "recipe.json"  # of a collection
+SETTINGS: dict[str, tuple[type, set[str]]] = {  # of a record's config, and what reports need of it
+    "episode": (EpisodeShape, {"n_way", "n_shot", "n_query"}),
+    "schedule": (Schedule, {"epochs", "episodes"}),
+    "backbone": (BackboneConfig, {"backbone"}),
+    "head": (HeadConfig, {"head"}),
+}
 
 
 @dataclass(frozen=True)
@@ -157,17 +171,16 @@ class Record:
     def load(cls, path: str | Path) -> Record:
         data = _content(Path(path), "record")
         try:
-            return cls.from_dict(data)
-        except (KeyError, TypeError, ValueError) as error:
-            raise KedgeError(f"{path}: this kedge record is damaged ({error!r}).") from None
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Record:
-        runs = tuple(run_from_dict(run) for run in data["runs"])
-        pairs = tuple(
-            Pair(**{**pair, "difference": Score(**pair["difference"])}) for pair in data["pairs"]
-        )
-        return cls(**{**data, "runs": runs, "pairs": pairs})
+            record = from_dict(cls, data)
+            for name in SETTINGS.keys() & record.config.keys():
+                kind, needed = SETTINGS[name]
+                from_dict(kind, record.config[name])
+                lacking = needed - set(record.config[name])
+                require(not lacking, f"its {name} lacks {', '.join(sorted(lacking))}")
+            return record
+        except KedgeError as error:
+            reason = str(error).rstrip(".")
+            raise KedgeError(f"{path}: this kedge record is damaged ({reason}).") from None
 
 
 @dataclass(frozen=True)
@@ -233,10 +246,10 @@ class Collection:
 
 def _content(path: Path, what: str) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise KedgeError(f"{path}: no {what} here; 'kedge bench' writes one.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise KedgeError(f"{path}: not a readable kedge {what} ({error}).") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise KedgeError(f"{path}: not a kedge {what} of format {FORMAT}.")
@@ -245,29 +258,9 @@ def _content(path: Path, what: str) -> dict[str, Any]:
 
 def load_run(path: Path) -> Run:
     try:
-        return run_from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KedgeError(f"{path}: damaged ({error!r}); delete it to do this run again.") from None
-
-
-def run_from_dict(data: dict[str, Any]) -> Run:
-    return Run(
-        **{
-            **data,
-            "pools": tuple(_pool(pool) for pool in data["pools"]),
-            "scores": {name: Score(**score) for name, score in data["scores"].items()},
-            "history": tuple(Epoch(**epoch) for epoch in data["history"]),
-            "anchors": tuple(
-                AnchorMove(a["name"], tuple(a["stored"]), tuple(a["now"]))
-                for a in data.get("anchors", ())
-            ),
-        }
-    )
-
-
-def _pool(data: dict[str, Any]) -> PoolInfo:
-    shape = data.get("shape")
-    return PoolInfo(**{**data, "shape": shape and from_dict(EpisodeShape, shape)})
+        return from_dict(Run, parse_json(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, KedgeError) as error:
+        raise KedgeError(f"{path}: damaged ({error}); delete it to do this run again.") from None
 
 
 def average(scores: Iterable[Score]) -> Score:

@@ -15,12 +15,10 @@ import pickle
 import random
 import re
 import struct
-import subprocess
-import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,91 +31,8 @@ from PIL import Image
 
 SECONDS = 5  # of the processor, for one command
 GROWTH = 400  # MiB that one command may take for a while
-ROOM = 1 << 30  # bytes of addresses that all commands have together, beyond the start
-HANG = 400  # seconds for all of them
 PACKED = 3  # of so many cases one is packed too
-
-# ── the process that runs them ───────────────────────────────────────────────────────────────
-
-WATCHED = """
-import ctypes, json, os, re, resource, signal, sys, tempfile, time, traceback
-import torch, pyarrow.parquet, kedge.cli
-from PIL import Image
-
-Image.init()
-cases, seconds, room = json.load(sys.stdin)
-report = os.fdopen(os.dup(1), "w")
-
-class TooLong(BaseException):
-    pass
-
-def too_long(number, frame):
-    raise TooLong("took too long:" + " <- ".join(traceback.format_stack(frame)[-3:]))
-
-signal.signal(signal.SIGPROF, too_long)
-signal.signal(signal.SIGALRM, too_long)
-
-def memory(what):
-    with open("/proc/self/status") as file:
-        return int(re.search(what + r":\\s+(\\d+) kB", file.read())[1])
-
-def forget_peak():
-    ctypes.CDLL(None).malloc_trim(0)  # what a command keeps for itself must not hide the next one
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        pass
-
-def run(words):
-    sys.argv = ["kedge", "data", *words]
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 4 * seconds)
-    try:
-        kedge.cli.main()
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 99
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return 0
-
-for name, *words in cases:
-    if name == "limit":
-        now = memory("VmSize") * 1024
-        resource.setrlimit(resource.RLIMIT_AS, (now + room, now + room))
-        continue
-    said = [open(os.open(f, os.O_RDWR | os.O_TRUNC)) for f in (sys.argv_out, sys.argv_err)]
-    for number, file in zip((1, 2), said):
-        os.dup2(file.fileno(), number)
-    forget_peak()
-    before, began = memory("VmRSS"), time.process_time()
-    rc = run(words)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    took, grown = time.process_time() - began, (memory("VmHWM") - before) // 1024
-    texts = []
-    for file in said:
-        file.seek(0)
-        texts.append(file.read())
-        file.close()
-    print(json.dumps([name, rc, *texts, took, grown]), file=report, flush=True)
-"""
-
-
-@dataclass(frozen=True)
-class Ended:
-    rc: int
-    out: str
-    err: str
-    seconds: float
-    grown: int  # MiB
-
+Ended = Any  # Watched of conftest.py, which cannot be imported
 
 # ── cases ────────────────────────────────────────────────────────────────────────────────────
 
@@ -905,9 +820,11 @@ def below(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture(scope="module")
-def outcome(forms: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    if not Path("/proc/self/status").exists():
-        pytest.skip("memory is watched by what Linux says of it")
+def outcome(
+    forms: dict[str, Any],
+    watched: Callable[..., dict[str, Ended]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Outcome]:
     root = tmp_path_factory.mktemp("bad")
     canary = root / "canary"
     cases = Cases(root / "cases", canary)
@@ -931,44 +848,21 @@ def outcome(forms: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     packed = tmp_path_factory.mktemp("packed")
     empty = tuple(tmp_path_factory.mktemp(name) for name in ("cwd", "tmp", "cache"))
     commands = [
-        [name, "inspect", str(path), "--format", "json"] for name, path in cases.given.items()
+        [name, "data", "inspect", str(path), "--format", "json"]
+        for name, path in cases.given.items()
     ]
     start = len(seed_of)  # whole ones load all that is needed, and then memory is limited
     commands.insert(start, ["limit"])
     chosen = [n for i, n in enumerate(cases.given) if i % PACKED == 0 or n[4:].startswith("image")]
     places = {}
     odd = [n for n in cases.given if re.search("terminals|odd|escape|nul|half a char", n)]
-    commands += [[f"show {name}", "inspect", str(cases.given[name])] for name in odd]
+    commands += [[f"show {name}", "data", "inspect", str(cases.given[name])] for name in odd]
     for name in chosen:
         places[name] = packed / name / "x.images"
         places[name].parent.mkdir()
-        command = ["pack", str(cases.given[name]), "--out", str(places[name])]
+        command = ["data", "pack", str(cases.given[name]), "--out", str(places[name])]
         commands.append([f"pack {name}", *command])
-    files = [str(root / name) for name in ("out", "err")]
-    for file in files:
-        Path(file).touch()
-    code = f"import sys; sys.argv_out, sys.argv_err = {files!r}\n{WATCHED}"
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps([commands, SECONDS, ROOM]),
-        cwd=empty[0],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "error",
-            "TMPDIR": str(empty[1]),
-            "KEDGE_CACHE": str(empty[2]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-    )
-    ended = {}
-    for line in process.stdout.splitlines():
-        name, *what = json.loads(line)
-        ended[name] = Ended(*what)
-    ran = len(ended) + 1
-    assert ran == len(commands), (commands[ran], process.returncode, process.stderr)
+    ended = watched(commands, root, empty[0], TMPDIR=str(empty[1]), KEDGE_CACHE=str(empty[2]))
     yield Outcome(
         cases,
         {name: ended[case] for name, case in whole.items()},
@@ -981,22 +875,6 @@ def outcome(forms: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     )
     for name in canary.parent.glob("canary*"):
         name.unlink()
-
-
-def sentence(ended: Ended, *names: str) -> str:
-    """What is wrong with a refusal; nothing if it is as it should be."""
-    lines = ended.err.split("\n")[:-1]
-    if ended.rc != 1 or len(lines) != 1 or "Traceback" in ended.err:
-        return f"ended with {ended.rc}: {ended.err[-1500:]}"
-    if ended.out:
-        return f"printed {ended.out[:300]}"
-    if not lines[0].startswith("kedge: ") or not lines[0].endswith((".", "?")):
-        return f"is no sentence: {lines[0]!a}"
-    if not lines[0].isprintable() or len(lines[0]) > 1000:
-        return f"is no sentence for people: {lines[0][:1500]!a}"
-    if not any(name in lines[0] for name in names):
-        return f"does not name {names}: {lines[0]}"
-    return ""
 
 
 def test_there_are_many(outcome: Outcome) -> None:
@@ -1024,7 +902,7 @@ def test_each_is_one_sentence_or_is_read(outcome: Outcome) -> None:
             found = json.loads(ended.out)
             if must == "noticed" and not noticed(outcome, name, found):
                 problems.append(f"{name}: nothing was noticed: {found['remarks']}")
-        elif wrong := sentence(ended, str(path), str(path.parent)):
+        elif wrong := ended.fault(str(path), str(path.parent)):
             problems.append(f"{name}: {wrong}")
     assert not problems, f"{len(problems)}\n" + "\n".join(problems)
 
@@ -1081,7 +959,7 @@ def test_packing_leaves_nothing_where_it_fails(outcome: Outcome) -> None:
                 problems.append(f"{name}: packed, but {outcome.inspected[name].err}")
             if not all(line.isprintable() for line in ended.err.splitlines()):
                 problems.append(f"{name}: said {ended.err!a}")
-        elif wrong := sentence(ended, str(path), str(path.parent)):
+        elif wrong := ended.fault(str(path), str(path.parent)):
             problems.append(f"{name}: {wrong}")
     assert not problems, f"{len(problems)}\n" + "\n".join(problems)
 

@@ -122,10 +122,17 @@ class ExemplarIncrementalMetaLearning(Alignment):
 
 def _pool(memory: Memory) -> Pool:
     """The names of the classes are not kept, nor needed."""
-    images, counts = memory["images"].cpu(), memory["counts"].cpu()
+    images, counts = memory["images"].cpu(), memory.get("counts", torch.empty(0)).cpu()
+    # A file may hold anything, and counts that are far too large would fill the memory.
+    whole_numbers = counts.dtype == torch.int64 and counts.ndim == 1
+    require(
+        whole_numbers and bool((counts >= 0).all()) and int(counts.sum()) == len(images),
+        "EIML: the images that were kept are not as many as their classes are said to have; the "
+        "memory beside the model is damaged.",
+    )
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     names = tuple(f"kept {i}" for i in range(len(counts)))
-    return whole("exemplars", ImageTable(images, labels, names, "exemplars"))
+    return whole("exemplars", ImageTable(images, labels, names, "EIML's exemplars"))
 
 
 def _at_most(count: Count, most: int) -> Count:

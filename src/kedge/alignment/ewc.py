@@ -8,6 +8,7 @@ EWC (Schwarz et al.: Progress & Compress, ICML 2018).
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -50,6 +51,11 @@ class ElasticWeightConsolidation(Alignment):
             any(key.startswith("fisher.") for key in sight.memory),
             "EWC needs the Fisher information, and none was measured when this model was made.",
         )
+        require(
+            all(_shape(sight.memory, name) == w.shape for name, w in sight.new_weights.items()),
+            "EWC: the Fisher information was not measured on this model; the memory beside it is "
+            "damaged.",
+        )
         pulls = [
             (sight.memory[f"fisher.{name}"] * (new - sight.old_weights[name]).square()).sum()
             for name, new in sight.new_weights.items()
@@ -87,6 +93,11 @@ class ElasticWeightConsolidation(Alignment):
                 tick(1)
         of_all = add_up(torch.tensor(n_answers, device=model.device))
         return {name: add_up(total) / of_all for name, total in sums.items()}
+
+
+def _shape(memory: Mapping[str, Tensor], name: str) -> torch.Size | None:
+    kept = memory.get(f"fisher.{name}")
+    return None if kept is None else kept.shape
 
 
 @torch.enable_grad()

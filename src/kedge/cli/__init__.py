@@ -38,7 +38,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
     _keep_memory()
     # A polite kill ends as Ctrl-C does: what is temporary is removed, and work can go on.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _stop)
     try:
         with _one_voice():
             _parse(sys.argv[1:]).run(Console())
@@ -90,6 +90,11 @@ def _only_the_first(code: int) -> None:
 
         if not engine.first_to_fail():
             os._exit(code)
+
+
+def _stop(*_: object) -> NoReturn:
+    """Not by SIGINT, which a shell lets its background jobs ignore."""
+    raise KeyboardInterrupt
 
 
 def _keep_memory() -> None:

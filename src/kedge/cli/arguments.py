@@ -25,7 +25,7 @@ Validation = Annotated[
     arg(
         metavar="DATA",
         help="Images of other classes to measure progress on.",
-        help_behavior_hint="(default: some of DATA's classes are set apart)",
+        help_behavior_hint="(default: some of DATA's classes or images are set apart)",
     ),
 ]
 ModelFile = Annotated[

@@ -6,8 +6,12 @@ and `kedge paper` answer at once.
 
 from kedge.cli.bench import Bench, Paper, Recipes, Report
 from kedge.cli.data import Inspect, Pack
-from kedge.cli.models import Evaluate, Predict, Train, Update
+from kedge.cli.evaluate import Evaluate
+from kedge.cli.export import Export
+from kedge.cli.predict import Predict
+from kedge.cli.show import Show
 from kedge.cli.speed import Speed
+from kedge.cli.train import Train, Update
 
 COMMANDS = {
     "bench": Bench,
@@ -15,6 +19,8 @@ COMMANDS = {
     "update": Update,
     "evaluate": Evaluate,
     "predict": Predict,
+    "show": Show,
+    "export": Export,
     "data inspect": Inspect,
     "data pack": Pack,
     "report": Report,

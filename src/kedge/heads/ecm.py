@@ -40,7 +40,8 @@ class ECMHead(Head):
     ) -> None:
         super().__init__(n_features, temperature)
         require(training in ("joint", "inner"), "ECM: training must be joint or inner.")
-        require(isinstance(steps, int) and steps >= 1, "ECM: steps must be a number, at least 1.")
+        fits = isinstance(steps, int) and 1 <= steps <= 10_000
+        require(fits, "ECM: steps must be a number from 1 to 10000.")
         require(_number(rate) and 0 < rate < 1e6, "ECM: rate must be a number above 0.")
         require(_number(pull) and 0 <= pull < 1e6, "ECM: pull must be a number, 0 or more.")
         require(_number(pace) and 0 < pace < 1e6, "ECM: pace must be a number above 0.")

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from kedge import progress
-from kedge.durable import load_tensors, only_one_process, write_atomically
+from kedge.durable import load_tensors, only_one_process, take_place, write_atomically
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import CHUNK, NAMED, Kept, decoded, n_chunks, rows_by_class
@@ -138,7 +138,7 @@ def _make(packing: Packing, folder: Path, out: Path) -> None:
             os.fsync(file)
         finally:
             os.close(file)
-        os.replace(pixels, out)
+        take_place(pixels, out)
         _discard(folder)
     except OSError as error:
         raise KedgeError(

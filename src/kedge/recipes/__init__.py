@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kedge import paper
-from kedge.config import from_dict, to_dict
+from kedge.config import check_depth, from_dict, to_dict
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:  # needs PyTorch, which the names of the recipes do not
@@ -135,13 +135,15 @@ def _included() -> dict[str, str]:
 def _read(name: str, file: str, text: str) -> Recipe:
     try:
         settings = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        check_depth(settings)
+    except (ValueError, RecursionError) as error:
         raise KedgeError(f"{file}: not written in TOML ({error}).") from None
     title, table = settings.pop("title", None), settings.pop("paper", None)
     parts = settings.pop("parts", {})
     _check(isinstance(title, str) and bool(title), file, "title", "must be one sentence")
     known = paper.tables()
-    _check(table is None or table in known, file, "paper", f"must be one of {', '.join(known)}")
+    named = table is None or (isinstance(table, str) and table in known)
+    _check(named, file, "paper", f"must be one of {', '.join(known)}")
     tables = isinstance(parts, dict) and all(isinstance(part, dict) for part in parts.values())
     _check(tables, file, "parts", 'must be tables of settings, such as [parts."1-shot"]')
     plain = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts]

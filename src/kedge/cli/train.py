@@ -1,28 +1,18 @@
-"""Commands that make a model from one's own images, improve it and use it."""
+"""Commands that make a model from one's own images, and improve it with each delivery."""
 
 from __future__ import annotations
 
-import json
-import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from tyro.conf import Positional, arg
 
 from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Validation, say
-from kedge.config import (
-    OWN_IMAGES,
-    BackboneConfig,
-    EpisodeShape,
-    HeadConfig,
-    Schedule,
-    counted,
-)
+from kedge.cli.wishes import Backbone, Episode, Schedule
+from kedge.config import HeadConfig
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:
@@ -35,8 +25,10 @@ if TYPE_CHECKING:
 class Train:
     """Train a first model (round 0) on your own images.
 
-    Some classes are set apart to measure progress; the best model by that measure is kept.
-    A stopped command continues when it is given again.
+    What is not given is chosen to suit the images, and every choice is told with its reason before
+    training starts. Some images, or whole classes where there are many, are set apart to measure
+    progress; the best model by that measure is kept. A stopped command continues when it is given
+    again.
     """
 
     data: Positional[Data]
@@ -50,9 +42,9 @@ class Train:
             help_behavior_hint="(default: that of small images, 84 for large ones)",
         ),
     ] = None
-    episode: EpisodeShape = field(default_factory=EpisodeShape)
-    schedule: Schedule = OWN_IMAGES
-    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    episode: Episode = field(default_factory=Episode)
+    schedule: Schedule = field(default_factory=Schedule)
+    backbone: Backbone = field(default_factory=Backbone)
     head: HeadConfig = field(default_factory=HeadConfig)
     keep: Annotated[
         str | None,
@@ -97,8 +89,9 @@ class Update:
     """Improve a model from new classes (one more round), without the images of the old ones.
 
     The old images are not needed and not read: each old class is remembered by its anchor,
-    one point in feature space that the model file holds. The model that is given stays as
-    it is. A stopped command continues when it is given again.
+    one point in feature space that the model file holds. A class that comes back keeps its
+    name and gets a fresh anchor. The model that is given stays as it is. A stopped command
+    continues when it is given again.
     """
 
     model: Positional[ModelFile]
@@ -123,8 +116,8 @@ class Update:
         ),
     ] = None
     val: Validation = None
-    episode: EpisodeShape = field(default_factory=EpisodeShape)
-    schedule: Schedule = OWN_IMAGES
+    episode: Episode = field(default_factory=Episode)
+    schedule: Schedule = field(default_factory=Schedule)
     seed: Seed = 0
 
     def run(self, console: Console) -> None:
@@ -149,104 +142,6 @@ class Update:
             )
             _keep(better, self.data, kept_for, before, self.seed, self.out)
             _finish(console, better, self.out, checkpoint)
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Measure how well a model tells classes apart from a few examples of each.
-
-    Thousands of small problems (episodes) are drawn from DATA: some classes, a few labelled
-    examples of each, and further images to classify. Printed is the mean accuracy with its
-    95% interval.
-    """
-
-    model: Positional[ModelFile]
-    data: Positional[Data]
-    episode: EpisodeShape = field(default_factory=EpisodeShape)
-    n_episodes: int = 2000
-    """How many episodes; the interval shrinks with their square root."""
-    seed: int = 0
-    """Which episodes are drawn; the same for every model, so that two can be compared."""
-
-    def run(self, console: Console) -> None:
-        from kedge import api, progress
-        from kedge.model import Model
-
-        model = Model.load(self.model)
-        with progress.display():
-            table = api.to_test_on(model.open(self.data))
-            score = api.evaluate(
-                model, table, episode=self.episode, n_episodes=self.n_episodes, seed=self.seed
-            )
-        ways, shots = counted(self.episode.n_way), counted(self.episode.n_shot)
-        say(
-            console,
-            f"{score}% of the queries right: {ways}-way, {shots}-shot, {score.n} episodes over "
-            f"{len(table.classes)} classes",
-        )
-        seen = len(set(table.classes) & set(model.classes))
-        if seen:
-            print(
-                f"kedge: {seen} of these classes were trained on; if their images were too, the "
-                "number flatters.",
-                file=sys.stderr,
-            )
-
-
-@dataclass(frozen=True)
-class Predict:
-    """Classify images as one of a few classes, each shown to the model by some examples."""
-
-    model: Positional[ModelFile]
-    images: Annotated[
-        Positional[tuple[Path, ...]],
-        arg(
-            metavar="IMAGE ...",
-            help="Images to classify, or folders of them.",
-            help_behavior_hint="(at least one)",
-        ),
-    ]
-    support: Annotated[
-        Path,
-        arg(
-            metavar="FOLDER",
-            help="Labelled examples: one sub-folder per class, any number of images in each.",
-        ),
-    ]
-    format: Literal["table", "json"] = "table"
-    """A table for people, or one JSON object per line for programs."""
-
-    def run(self, console: Console) -> None:
-        from kedge import progress
-        from kedge.images.files.trees import FolderTree
-        from kedge.images.pictures import looks_like_image
-        from kedge.images.sources import read_files
-        from kedge.model import Model
-
-        model = Model.load(self.model)
-        files: list[Path] = []
-        for path in self.images:
-            inside = FolderTree(path).names if path.is_dir() else ()
-            files += [path / name for name in inside if looks_like_image(name)]
-            files += [] if path.is_dir() else [path]
-        for file in files:
-            if not file.is_file():
-                raise KedgeError(f"{file}: no such image.")
-        if not files:
-            where = self.images[0] if self.images else "IMAGE ..."
-            raise KedgeError(f"{where}: no image to classify was found here.")
-        with progress.display():
-            classifier = model.classifier(self.support)
-            pixels, unreadable = read_files(files, model.look)
-            best = classifier.probabilities(pixels).max(1)
-        readable = [file for file in files if file not in set(unreadable)]
-        names = [classifier.classes[i] for i in best.indices.tolist()]
-        _show_predictions(console, readable, names, best.values.tolist(), self.format)
-        if unreadable:
-            raise KedgeError(
-                f"{unreadable[0]}: cannot be read as an image"
-                + (f", nor can {len(unreadable) - 1} more." if len(unreadable) > 1 else ".")
-            )
 
 
 def _claim(out: Path) -> Path:
@@ -307,18 +202,3 @@ def _finish(console: Console, model: Model, out: Path, checkpoint: Path) -> None
         f"{out}: round {entry.round} ({entry.method}), {len(model.classes)} classes known; "
         f"validation accuracy {entry.val_accuracy:.1f}% in epoch {entry.best_epoch}",
     )
-
-
-def _show_predictions(
-    console: Console, files: list[Path], names: list[str], sure: list[float], format: str
-) -> None:
-    rows = list(zip(files, names, sure, strict=True))
-    if format == "json":
-        for file, name, p in rows:
-            line = {"image": str(file), "class": name, "probability": round(p, 6)}
-            print(json.dumps(line, ensure_ascii=False))
-        return
-    table = Table("image", "class", "probability")
-    for file, name, p in rows:
-        table.add_row(escape(str(file)), escape(name), f"{100 * p:.1f}%")
-    console.print(table)

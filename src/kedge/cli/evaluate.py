@@ -1,0 +1,77 @@
+"""The command that measures a model."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from kedge.cli.arguments import Data, ModelFile, say
+from kedge.cli.wishes import Episode
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure how well a model tells classes apart from a few examples of each.
+
+    Thousands of small problems (episodes) are drawn from DATA: some classes, a few labelled
+    examples of each, and further images to classify. Printed is the mean accuracy with its
+    95% interval. With --known, the images are named instead as 'kedge predict' does it without
+    examples: among all classes that the model has learned.
+    """
+
+    model: Positional[ModelFile]
+    data: Positional[Data]
+    known: Annotated[
+        FlagCreatePairsOff[bool],
+        arg(
+            help="Measure how many images of classes that the model has learned it names right, "
+            "by their anchors, among all that it has learned. Other classes are left aside.",
+        ),
+    ] = False
+    episode: Episode = field(default_factory=Episode)
+    n_episodes: int = 2000
+    """How many episodes; the interval shrinks with their square root."""
+    seed: int = 0
+    """Which episodes are drawn; the same for every model, so that two can be compared."""
+
+    def run(self, console: Console) -> None:
+        from kedge import api, progress
+        from kedge.config import counted
+        from kedge.model import Model
+        from kedge.sharing import to_be_tested, to_test_on
+
+        model = Model.load(self.model)
+        with progress.display():
+            table = to_test_on(model.open(self.data))
+            score = api.evaluate(
+                model,
+                table,
+                known=self.known,
+                episode=self.episode,
+                n_episodes=self.n_episodes,
+                seed=self.seed,
+            )
+        seen = len(set(table.classes) & set(model.classes))
+        if self.known:
+            how = (
+                f"{score}% of {score.n} images named right: {seen} classes, among the "
+                f"{len(model.classes)} that the model has learned, by their anchors"
+            )
+        else:
+            pool, shape, _ = to_be_tested(table, self.episode)
+            ways, shots = counted(shape.n_way), counted(shape.n_shot)
+            how = (
+                f"{score}% of the queries right: {ways}-way, {shots}-shot, {score.n} episodes over "
+                f"{len(pool.classes)} classes"
+            )
+        say(console, how)
+        if seen:
+            print(
+                f"kedge: {seen} of these classes were trained on; if their images were too, the "
+                "number flatters.",
+                file=sys.stderr,
+            )

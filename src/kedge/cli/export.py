@@ -1,0 +1,72 @@
+"""The command that hands a model on to programs without PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from kedge.cli.arguments import ModelFile, say
+from kedge.errors import KedgeError
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a model as ONNX, for programs that have no PyTorch.
+
+    The graph takes pixels as they are: uint8, images × channels × height × width, any number
+    of images. Alone, the backbone gives features. With --support, --known or both it is a
+    classifier and gives the probability of each class. The names of the classes, the size of
+    the images and how pictures are brought to it stand in the file's metadata, which
+    docs/model-file.md explains.
+    """
+
+    model: Positional[ModelFile]
+    out: Annotated[
+        Path,
+        arg(
+            metavar="FILE.onnx",
+            help="File to write; an existing one is never overwritten.",
+        ),
+    ]
+    support: Annotated[
+        Path | None,
+        arg(
+            metavar="FOLDER",
+            help="Labelled examples of the classes to tell apart: one sub-folder per class, any "
+            "number of images in each.",
+            help_behavior_hint="(default: none, the backbone alone)",
+        ),
+    ] = None
+    known: Annotated[
+        FlagCreatePairsOff[bool],
+        arg(help="Tell apart all classes that the model has learned, by their anchors."),
+    ] = False
+
+    def run(self, console: Console) -> None:
+        from kedge import progress
+        from kedge.export import check_installed, export_onnx
+        from kedge.model import Classifier, Model
+
+        check_installed()
+        if self.out.exists():
+            raise KedgeError(
+                f"{self.out}: already exists and is not overwritten; choose another --out."
+            )
+        model = Model.load(self.model)
+        what: Model | Classifier = model
+        with progress.display():
+            if self.support is not None or self.known:
+                what = model.classifier(self.support, known=self.known)
+            export_onnx(what, self.out)
+        gives = (
+            f"{model.config.n_features} features"
+            if isinstance(what, Model)
+            else f"probabilities of {len(what.classes)} classes"
+        )
+        side = model.config.image_size
+        takes = f"uint8 pixels, n × {model.config.n_channels} × {side} × {side}"
+        say(console, f"{self.out}: {takes}, to {gives}")

@@ -1,0 +1,197 @@
+"""The command that names images."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from kedge.cli.arguments import ModelFile
+from kedge.errors import KedgeError
+from kedge.progress import printable
+
+if TYPE_CHECKING:
+    from kedge.model import Classifier
+
+Named = list[tuple[str, float]]  # class names and probabilities, the likeliest first
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Name images: as classes that the model has learned, or as new ones from a few examples.
+
+    Alone, a model names the classes of all its rounds, each by its anchor, with no image of them
+    at hand. With --support it names the classes of that folder instead, from the examples there,
+    whether or not it has met them; with --support and --known, all of these together.
+    """
+
+    model: Positional[ModelFile]
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        arg(
+            metavar="IMAGE ...",
+            help="Images to name, folders of them, or patterns in quotes ('photos/*.jpg'); - reads "
+            "paths from standard input, one a line or separated by NUL.",
+            help_behavior_hint="(at least one)",
+        ),
+    ]
+    support: Annotated[
+        Path | None,
+        arg(
+            metavar="FOLDER",
+            help="Labelled examples of the classes to tell apart: one sub-folder per class, any "
+            "number of images in each.",
+            help_behavior_hint="(default: none, the classes that the model has learned)",
+        ),
+    ] = None
+    known: Annotated[
+        FlagCreatePairsOff[bool],
+        arg(
+            help="With --support: choose among the classes that the model has learned, too. Of a "
+            "class that is in both, the examples count.",
+        ),
+    ] = False
+    top: int = 1
+    """How many classes to give for each image, the likeliest first."""
+    format: Literal["table", "json", "csv"] = "table"
+    """A table for people; for programs one JSON object per line, or CSV with one row per class."""
+
+    def run(self, console: Console) -> None:
+        from kedge import progress
+        from kedge.model import Model
+
+        if self.top < 1:
+            raise KedgeError(f"--top is {self.top}: it must be at least 1.")
+        model = Model.load(self.model)
+        files = _files(self.images)
+        with progress.display():
+            classifier = model.classifier(self.support, known=self.known or None)
+            if len(classifier.classes) < 2:
+                raise KedgeError(
+                    f"{self.support or self.model}: there is one class only, "
+                    f"'{classifier.classes[0]}', and nothing to choose between; give examples of "
+                    "another with --support, or --known."
+                )
+            unreadable: dict[str, str] = {}
+            named = _named(classifier, files, self.top, unreadable)
+            _SHOW[self.format](console, named)
+        _tell(unreadable, len(files))
+
+
+def _files(given: Sequence[str]) -> list[str]:
+    """Every image that is meant. One that is not there is told with those that cannot be read."""
+    from kedge.images.files.trees import FolderTree
+    from kedge.images.pictures import looks_like_image
+
+    files: list[str] = []
+    for word in given:
+        found = [word]
+        if word == "-":
+            found = _from_standard_input()
+        elif not os.path.lexists(word) and glob.has_magic(word):
+            found = sorted(glob.glob(word, recursive=True))
+            if not found:
+                raise KedgeError(f"{word}: no file fits this pattern.")
+        for path in found:
+            if os.path.isdir(path):
+                names = FolderTree(Path(path)).names
+                files += [str(Path(path) / name) for name in names if looks_like_image(name)]
+            else:
+                files.append(path)
+    if not files:
+        where = {"-": "standard input"}.get(given[0], given[0]) if given else "IMAGE ..."
+        raise KedgeError(f"{where}: no image to name was found here.")
+    return files
+
+
+def _from_standard_input() -> list[str]:
+    content = sys.stdin.buffer.read()
+    lines = content.split(b"\0") if b"\0" in content else content.splitlines()
+    return [os.fsdecode(line) for line in lines if line.strip()]
+
+
+def _named(
+    classifier: Classifier, files: list[str], top: int, unreadable: dict[str, str]
+) -> Iterator[tuple[str, Named]]:
+    """Some images at a time, so that any number will do."""
+    from kedge import progress
+    from kedge.images.catalogue import FilePictures
+    from kedge.images.decoding import decoded, n_chunks
+    from kedge.images.files.trees import FolderTree
+
+    pictures = FilePictures(FolderTree(Path(), tuple(files)), files)
+    with progress.task("naming images", len(files)) as tick:
+        for chunk in decoded(pictures, classifier.model.look, range(n_chunks(pictures))):
+            best = classifier.top(chunk.pixels, top) if len(chunk.numbers) else []
+            for number, names in zip(chunk.numbers.tolist(), best, strict=True):
+                yield files[number], names
+            unreadable |= {files[i]: reason for i, reason in chunk.unreadable.items()}
+            tick(len(chunk.numbers) + len(chunk.unreadable))
+
+
+def _tell(unreadable: dict[str, str], n: int) -> None:
+    """Each by its name; the last sentence ends the command with an error."""
+    sentences = [
+        f"{file}: cannot be read as an image ({reason})"
+        if os.path.lexists(file)
+        else f"{file}: there is no such image"
+        for file, reason in unreadable.items()
+    ]
+    if len(sentences) == 1:
+        raise KedgeError(f"{sentences[0]}.")
+    for sentence in sentences:
+        print(f"kedge: {printable(sentence, one_line=True)}.", file=sys.stderr)
+    if sentences:
+        raise KedgeError(f"{len(sentences)} of {n} images could not be read.")
+
+
+def _as_table(console: Console, named: Iterator[tuple[str, Named]]) -> None:
+    table = Table("image", "class", "probability")
+    for file, names in named:
+        for place, (name, p) in enumerate(names):
+            shown = (printable(text, one_line=True) for text in ("" if place else file, name))
+            table.add_row(*map(escape, shown), f"{100 * p:.1f}%")
+    if table.row_count:
+        console.print(table)
+
+
+def _as_json(_: Console, named: Iterator[tuple[str, Named]]) -> None:
+    for file, names in named:
+        best = [{"class": name, "probability": round(p, 6)} for name, p in names]
+        line = {"image": file, **best[0], **({"top": best} if len(best) > 1 else {})}
+        print(_text(line))
+
+
+def _text(line: dict[str, object]) -> str:
+    """A name on disk may be no text: then all but ASCII is escaped."""
+    text = json.dumps(line, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(line)
+    return text
+
+
+def _as_csv(_: Console, named: Iterator[tuple[str, Named]]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name on disk may be no text
+        sys.stdout.reconfigure(errors="surrogateescape")
+    write = csv.writer(sys.stdout, lineterminator="\n").writerow
+    write(("image", "rank", "class", "probability"))
+    for file, names in named:
+        for rank, (name, p) in enumerate(names, 1):
+            write((file, rank, name, f"{p:.6f}"))
+
+
+_SHOW = {"table": _as_table, "json": _as_json, "csv": _as_csv}

@@ -1,0 +1,142 @@
+"""The command that says what a model is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from rich.console import Console
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from kedge.cli.arguments import ModelFile, say
+from kedge.progress import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kedge.model import Model
+
+A_FEW = 10  # classes
+
+
+@dataclass(frozen=True)
+class Show:
+    """Say what a model is: its rounds, the classes it knows, its network and its settings."""
+
+    model: Positional[ModelFile]
+    all: Annotated[FlagCreatePairsOff[bool], arg(help="List every class, not a few of them.")] = (
+        False
+    )
+    format: Literal["table", "json"] = "table"
+    """For people, or one JSON object for programs, which lists every class."""
+
+    def run(self, console: Console) -> None:
+        from kedge.model import Model
+
+        about = describe(self.model, Model.load(self.model))
+        if self.format == "json":
+            print(json.dumps(about, ensure_ascii=False, indent=1))
+        else:
+            _show(console, about, self.all)
+
+
+def describe(file: Path, model: Model) -> dict[str, Any]:
+    config, anchors = model.config, model.anchors
+    status = file.stat()
+    return {
+        "file": str(file),
+        "bytes": status.st_size,
+        "written": datetime.fromtimestamp(status.st_mtime).astimezone().isoformat("T", "seconds"),
+        "input": {
+            "image_size": config.image_size,
+            "colour": config.n_channels == 3,
+            "fit": config.fit,
+            "inverted": config.inverted,
+        },
+        "backbone": asdict(config.backbone),
+        "weights": sum(weight.numel() for weight in model.weights().values()),
+        "features": config.n_features,
+        "head": asdict(config.head),
+        "anchors": {
+            "number": len(anchors),
+            "length": anchors.shape[1],
+            "bytes": anchors.numel() * anchors.element_size(),
+        },
+        "lineage": [asdict(entry) for entry in model.lineage],
+        "classes": list(model.classes),
+    }
+
+
+def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
+    took, backbone, head, anchors = (about[k] for k in ("input", "backbone", "head", "anchors"))
+    side, look = took["image_size"], "colour" if took["colour"] else "grey"
+    square = "the square in the middle" if took["fit"] == "crop" else "straightened to a square"
+    inverted = ", dark and bright exchanged" if took["inverted"] else ""
+    name = backbone["backbone"]
+    width = "" if name == "custom" else f" of width {backbone['width']}"
+    lines = {
+        "file": f"{about['file']}, {_size(about['bytes'])}, written {_day(about['written'])}",
+        "images": f"{side}×{side} px, {look}; of others {square}{inverted}",
+        "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
+        "head": f"{head['head']}, temperature {head['temperature']:g}",
+        "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
+        f"({_size(anchors['bytes'])})",
+    }
+    for title, text in lines.items():
+        say(console, f"{title:8} {text}")
+    for entry in about["lineage"]:
+        say(console, f"round {entry['round']:<2} {_round(entry)}")
+        say(console, f"{'':8} {_settings(entry)}")
+    _classes(console, about["classes"], everything)
+
+
+def _round(entry: dict[str, Any]) -> str:
+    source = printable(entry["source"], one_line=True)
+    return (
+        f"{entry['method']}: {len(entry['classes'])} classes, {entry['images']:,} images of "
+        f"{source}; validation accuracy {entry['val_accuracy']:.1f}% in epoch {entry['best_epoch']}"
+    )
+
+
+def _settings(entry: dict[str, Any]) -> str:
+    """As far as they are there: the file may be of another version."""
+    config = entry["config"]
+    episode, schedule = config.get("episode", {}), config.get("schedule", {})
+    parts = (
+        ("{}-way", episode.get("n_way")),
+        ("{}-shot", episode.get("n_shot")),
+        ("{} queries", episode.get("n_query")),
+        ("{} epochs", schedule.get("epochs")),
+        ("{} episodes each", schedule.get("episodes")),
+        ("rate {}", schedule.get("lr")),
+        ("seed {}", config.get("seed")),
+    )
+    return ", ".join(form.format(_count(value)) for form, value in parts if value is not None)
+
+
+def _count(value: Any) -> str:
+    return "–".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _classes(console: Console, classes: list[str], everything: bool) -> None:
+    shown = classes if everything else classes[:A_FEW]
+    if everything:
+        for name in shown:
+            say(console, printable(name, one_line=True))
+        return
+    listed = ", ".join(printable(name, one_line=True) for name in shown)
+    more = f", … (--all lists the other {len(classes) - A_FEW})" if len(classes) > A_FEW else ""
+    say(console, f"{len(classes)} classes known: {listed}{more}")
+
+
+def _size(n: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} bytes"
+
+
+def _day(written: str) -> str:
+    return written[:16].replace("T", " ")

@@ -1,0 +1,131 @@
+"""One round on own images, after which every class that was delivered is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from kedge import engine, progress
+from kedge.alignment import Memory
+from kedge.choices import AnyEpisode
+from kedge.config import TrainConfig
+from kedge.errors import KedgeError
+from kedge.heads import Head
+from kedge.images.table import ImageTable
+from kedge.methods import Method
+from kedge.model import Model
+from kedge.pools import Delivery, Pool, union, whole
+from kedge.sharing import Shared
+from kedge.step import default_device
+from kedge.training import train_round
+
+CONTRAST = 500  # images of other classes, beside those of which anchors are made
+ROW_STEPS, ROW_RATE = 100, 0.1  # of Adam
+
+
+def rehearsable(shared: Shared, method: Method, memory: Memory, wish: AnyEpisode) -> Shared:
+    """Old tasks have the shots of new ones: fewer, where fewer images were kept of a class.
+
+    Raises where the method lacks what it needs, before any time is spent.
+    """
+    alignment, shape = method.alignment, shared.shape
+    while alignment is not None and method.weight:
+        try:
+            alignment.check(shape)
+            alignment.rehearse(memory, shape)
+            break
+        except KedgeError:
+            if wish.n_shot is not None or shape.n_shot == 1:
+                raise
+            shape = replace(shape, n_shot=shape.shots[1] - 1)
+    if shape == shared.shape:
+        return shared
+    reasons = [reason for reason in shared.reasons if not reason.startswith("--n-shot")]
+    fewer = f"--n-shot {shape.n_shot}: labelled examples of each, as many as the kept images allow"
+    return replace(shared, shape=shape, reasons=[fewer, *reasons])
+
+
+def one_round(
+    start: Model,
+    shared: Shared,
+    method: Method,
+    config: TrainConfig,
+    checkpoint: str | Path | None,
+    table: ImageTable,
+    memory: Memory | None = None,
+) -> Model:
+    """The next round of a model. Its classes: those of earlier rounds, then those of this one."""
+    path = None if checkpoint is None else Path(checkpoint)
+    total = config.schedule.epochs * config.schedule.episodes
+    number = start.lineage[-1].round + 1 if start.lineage else 0
+    delivery = Delivery(number, shared.train, shared.val)
+    start = start.to(default_device())
+    with progress.task(f"round {number}: training episodes", total) as tick:
+        model = train_round(start, delivery, method, config, path, tick, memory).model
+    model = _knowing_all(model, shared.train, table)
+    delivered = set(table.classes)
+    order = (*(name for name in model.classes if name not in delivered), *table.classes)
+    model = replace(model, classes=order, anchors=model.anchors_of(order)).to("cpu")
+    return replace(model, anchors=engine.agreed(model.anchors))
+
+
+def _knowing_all(model: Model, trained: Pool, table: ImageTable) -> Model:
+    """Classes that only validated, or were too small, were delivered too: they get anchors.
+
+    Those of the classes that were trained on are left as they are. But some heads learn a class
+    by what tells it from others, so a few of their images stand beside.
+    """
+    done = set(trained.classes)
+    rest = [name for name in table.classes if name not in done]
+    if not rest:
+        return model
+    step, classes = -(-len(trained) // CONTRAST), -(-len(done) // CONTRAST)
+    beside = replace(
+        trained,
+        classes=trained.classes[::classes],
+        class_rows=tuple(rows[::step] for rows in trained.class_rows[::classes]),
+    )
+    features = model.class_features(union("delivered", [whole("rest", table, rest), beside]))
+    if model.head.learns_rows:
+        fresh = _as_rows(model.head, features, model.anchors_of(beside.classes))
+    else:
+        with torch.no_grad():
+            fresh = model.head.anchors(features)[: len(rest)]
+    anew = set(rest)
+    others = [name for name in model.classes if name not in anew]
+    anchors = torch.cat([model.anchors_of(others), fresh])
+    return replace(model, classes=(*others, *rest), anchors=anchors)
+
+
+def _as_rows(
+    head: Head, features: Sequence[Float[Tensor, "_ d"]], learned: Float[Tensor, "others r"]
+) -> Float[Tensor, "rest r"]:
+    """Rows for the first of these classes beside those that were learned of the last ones.
+
+    A learned row stands elsewhere than the mean of its images, so that beside such rows a mean
+    would win most images (LOG.md). Hence these rows are learned too, and only these.
+    """
+    n_rest = len(features) - len(learned)
+    images, sizes = torch.cat(list(features)), [len(of_class) for of_class in features]
+    # In the logits, the learned ones come first.
+    place = torch.arange(len(features)).roll(-len(learned)).to(images.device)
+    counts = torch.tensor(sizes, device=images.device)
+    targets, weights = (each.repeat_interleave(counts) for each in (place, 1 / counts))
+    with torch.no_grad():
+        rows = head.rows(features[:n_rest])
+    with torch.enable_grad():
+        rows.requires_grad_(True)
+        optimizer = torch.optim.Adam([rows], lr=ROW_RATE)
+        for _ in range(ROW_STEPS):
+            logits = head.logits(images, torch.cat([learned, rows]))
+            losses = F.cross_entropy(logits, targets, reduction="none")
+            optimizer.zero_grad()
+            (losses * weights).mean().backward()
+            optimizer.step()
+    return rows.detach()
