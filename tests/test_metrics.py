@@ -12,7 +12,7 @@ import pytest
 from kedge import metrics
 from kedge.evaluation import Score
 from kedge.records import Pair, PoolInfo, Record, Run
-from kedge.training import Epoch
+from kedge.state import Epoch
 
 PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
 CURVE = (Epoch(1, 1.0, 0.9, 0.1, 50.0, 1e-3),)

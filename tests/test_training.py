@@ -30,6 +30,7 @@ from kedge.pools import Delivery, Split, whole
 from kedge.practice import Source
 from kedge.protocols import Protocol
 from kedge.seeding import torch_seed
+from kedge.state import State
 from kedge.step import SharedStep, Task, TrainStep
 from kedge.training import Validation, remember, train_round
 
@@ -652,6 +653,30 @@ def test_divergence_keeps_the_last_good_epoch(
     assert ticks[0] == CONFIG.schedule.episodes, "the first epoch was not lost"
 
 
+class Masked(Linear):
+    """What is infinite in a backbone from the start is meant so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0, -math.inf]))
+
+
+def test_only_what_becomes_infinite_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ModelConfig(BackboneConfig("custom"), HeadConfig(), 1, SIDE)
+    start = new_model(config, FIRST.new, 0, Masked())
+    assert len(train_round(start, FIRST, BASE, CONFIG).history) == 3
+    original = TrainStep.__call__
+
+    def spoil(self: TrainStep, *args: object) -> Tensor:
+        losses = original(self, *args)
+        self.student.embedding.get_buffer("backbone.mask")[0] = -math.inf
+        return losses
+
+    monkeypatch.setattr(TrainStep, "__call__", spoil)
+    with pytest.raises(KedgeError, match="diverged in epoch 1: some weights are infinite"):
+        train_round(start, FIRST, BASE, CONFIG)
+
+
 @pytest.mark.parametrize("starved", [FIRST, SECOND])
 def test_too_few_images_are_refused_before_any_training(starved: Delivery) -> None:
     config = replace(CONFIG, episode=EpisodeShape(3, 2, PER_CLASS))
@@ -759,6 +784,31 @@ def test_a_round_that_was_finished_but_not_saved_is_not_trained_again(
     assert ticks == [9], "told at once"
     assert again.history == done.history
     assert same(weights(again.model), weights(done.model))
+
+
+def test_the_end_is_saved_however_long_that_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(State, "worth_saving", False)
+    saved: list[int] = []
+    original = State.save
+
+    def save(self: State, path: Path, identity: str) -> None:
+        saved.append(len(self.history))
+        original(self, path, identity)
+
+    monkeypatch.setattr(State, "save", save)
+    train_round(fresh(), FIRST, BASE, CONFIG, tmp_path / "state")
+    assert saved == [3]
+
+
+def test_a_stopped_round_can_be_made_longer(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "state"
+    train_round(fresh(), FIRST, BASE, CONFIG, checkpoint)
+    longer = train_round(fresh(), FIRST, BASE, scheduled(epochs=5), checkpoint)
+    assert longer.history == train_round(fresh(), FIRST, BASE, scheduled(epochs=5)).history
+    with pytest.raises(KedgeError, match=r"has done 5 epochs, and --epochs is 4: give 5 or more"):
+        train_round(fresh(), FIRST, BASE, scheduled(epochs=4), checkpoint)
 
 
 def retold(**changes: object) -> Delivery:
@@ -888,7 +938,7 @@ def test_reading_ahead_ends_with_the_training(in_a_file: ImageTable) -> None:
 
 
 def test_a_state_that_takes_long_to_save_is_saved_seldom() -> None:
-    state = training.State(TrainStep(fresh(), fresh(), BASE, 1e-2, None, {}), 1e-2)
+    state = State(TrainStep(fresh(), fresh(), BASE, 1e-2, None, {}), 1e-2)
     state.seconds, state.saved_at, state.saving = 100.0, 90.0, 0.01  # 10 s would be lost
     assert state.worth_saving
     state.saving = 0.3

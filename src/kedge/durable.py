@@ -243,5 +243,6 @@ def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -
     try:
         yield
     finally:
-        lock_file.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written any more
+            lock_file.unlink(missing_ok=True)
         lock.release()

@@ -280,8 +280,9 @@ class _Seed:
     def _run(self, method: Method, round: int, previous: Path | None, tick: Tick) -> Run:
         """Train and test, unless that was done before."""
         place = self._place(method, round)
-        done = place / "run.json"
+        done, state = place / "run.json", place / "training.safetensors"
         if done.exists():
+            state.unlink(missing_ok=True)  # of a run that was killed just before it did this
             return load_run(done)
         forget_peak_memory()
         result = self._train(method, round, previous, place, tick)
@@ -289,7 +290,7 @@ class _Seed:
         run = self._test(method, round, result, peak, place)
         text = json.dumps(asdict(run), indent=1) + "\n"
         write_atomically(done, lambda part: part.write_text(text, encoding="utf-8"))
-        (place / "training.safetensors").unlink(missing_ok=True)
+        state.unlink(missing_ok=True)
         best = max((epoch.val_accuracy for epoch in run.history), default=None)
         said = f"{run.seconds:.0f} s, validation {best:.1f}%" if best is not None else "no training"
         progress.note(f"seed {self.seed}, round {round}, {method.label}: {said}")

@@ -27,7 +27,7 @@ from kedge.config import (
 from kedge.durable import write_atomically
 from kedge.errors import KedgeError
 from kedge.evaluation import Score
-from kedge.training import Epoch
+from kedge.state import Epoch
 
 FORMAT = 1
 INDEX = "recipe.json"  # of a collection

@@ -13,16 +13,15 @@ import copy
 import json
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from kedge import engine
 from kedge.alignment import Memory
 from kedge.config import Schedule, TrainConfig, require, to_dict
-from kedge.durable import digest, load_tensors, save_tensors, under
+from kedge.durable import digest
 from kedge.episodes import check_pool, plan_episodes
 from kedge.errors import KedgeError
 from kedge.evaluation import episode_accuracies
@@ -33,22 +32,11 @@ from kedge.pools import Delivery, Pool, union
 from kedge.practice import Practice
 from kedge.progress import Tick, silent
 from kedge.seeding import generator
+from kedge.state import Epoch, State
 from kedge.step import TrainStep
 
-QUICK = 0.25  # seconds of saving that do not matter
-LEAST_RATE = 1 / 1000  # of the learning rate at the start; ten halvings lie below it
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One line of a training curve. Accuracy in per cent, losses in nats."""
-
-    epoch: int
-    loss: float
-    cross_entropy: float
-    penalty: float
-    val_accuracy: float
-    lr: float
+BROKEN = "some {} are infinite or no numbers any more"
+LOST = 1e6  # nats of cross-entropy; where something is learned there are a few, or some hundred
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,7 @@ def train_round(
     )
     state = State(step, config.schedule.lr)
     if checkpoint is not None and checkpoint.exists():
-        state.load(checkpoint, identity)
+        state.load(checkpoint, identity, config.schedule.epochs)
         tick(len(state.history) * config.schedule.episodes)
     practice = Practice(step, pool, start.anchors, config, delivery.round)
     validation = Validation(delivery.val, config, start.device)
@@ -125,16 +113,17 @@ def train_round(
         step.set_lr(state.lr)
         began = time.perf_counter()
         losses = practice.epoch(epoch, tick)
-        if not math.isfinite(sum(losses)):
+        fault = engine.agreed(_fault(losses, step))
+        accuracy = math.nan if fault else engine.agreed(validation(student))
+        if math.isnan(accuracy):
             raise KedgeError(
-                f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: the loss "
-                "is not a number any more. Start again with a lower --lr and another --out; the "
-                "state of the last good epoch is kept."
+                f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: "
+                f"{fault or BROKEN.format('features')}. {_advice(epoch, config)}"
             )
-        accuracy = engine.agreed(validation(student))
         state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
         state.seconds += time.perf_counter() - began
-        if checkpoint is not None and engine.agreed(state.worth_saving):
+        ended = state.ended(config.schedule)  # what comes then, anchors and tests, may take long
+        if checkpoint is not None and (ended or engine.agreed(state.worth_saving)):
             state.save(checkpoint, identity)
     if (left := config.schedule.epochs - len(state.history)) > 0:
         tick(left * config.schedule.episodes)
@@ -170,7 +159,7 @@ def remember(
 
 
 class Validation:
-    """Accuracy on the validation classes, always on the same episodes."""
+    """Accuracy on the validation classes, always on the same episodes; NaN where there is none."""
 
     def __init__(self, pool: Pool, config: TrainConfig, device: torch.device) -> None:
         self.pool, self.pixels = pool, Pixels(pool, device)
@@ -180,102 +169,39 @@ class Validation:
     def __call__(self, model: Model) -> float:
         pool, there = self.pool, self.pixels.on_device
         features = model.embed_rows(pool.table, pool.rows) if there is None else model.embed(there)
+        if not features.isfinite().all():  # some class would still be the likeliest
+            return math.nan
         return float(episode_accuracies(model.head, features, self.plan).mean())
 
 
-class State:
-    """All that a round needs to go on: weights, optimizer, rate, curve, and the best so far."""
+def _fault(losses: tuple[float, float, float], step: TrainStep) -> str:
+    """Why nothing can be built on an epoch; empty if all is well."""
+    if not math.isfinite(sum(losses)):
+        return "the loss is not a number any more"
+    if losses[1] > LOST:
+        return f"the cross-entropy is {losses[1]:.0e}, far worse than that of guessing"
+    # The last step may have spoilt weights when its loss was still good, and where statistics are
+    # infinite, all features are alike. What a backbone of one's own had as infinite may stay so.
+    pairs = [(torch.zeros_like(step.rows), step.rows)] if step.rows is not None else []
+    for was, now in zip(_parts(step.teacher), _parts(step.student), strict=True):
+        pairs += zip(was.state_dict().values(), now.state_dict().values(), strict=True)
+    spoilt = [(now.isfinite() < was.isfinite()).any() for was, now in pairs]
+    return BROKEN.format("weights") if torch.stack(spoilt).any() else ""
 
-    def __init__(self, step: TrainStep, lr: float) -> None:
-        self.step, self.lr = step, lr
-        self.best, self.best_epoch = -math.inf, 0
-        self.stale = 0  # epochs since the best, or since the rate was last halved
-        self.history: list[Epoch] = []
-        self.seconds = 0.0
-        self.saved_at, self.saving = 0.0, 0.0  # of these seconds, and how long it took
-        self.best_weights: dict[str, Tensor] = {}
 
-    def ended(self, schedule: Schedule) -> bool:
-        """Also where the rate has been halved so often that nothing moves any more."""
-        return len(self.history) >= schedule.epochs or self.lr < schedule.lr * LEAST_RATE
+def _parts(model: Model) -> tuple[torch.nn.Module, torch.nn.Module]:
+    return model.embedding, model.head
 
-    def record(self, epoch: Epoch, patience: int) -> None:
-        self.history.append(epoch)
-        self.stale += 1
-        if epoch.val_accuracy > self.best:
-            self.best, self.best_epoch, self.stale = epoch.val_accuracy, epoch.epoch, 0
-            self.best_weights = {k: v.clone() for k, v in self._weights().items()}
-        if self.stale > patience:
-            self.lr, self.stale = self.lr / 2, 0
 
-    def restore_best(self) -> None:
-        self._set_weights(self.best_weights)
-
-    @property
-    def worth_saving(self) -> bool:
-        """Where saving takes long, only one part in fifty of the time is spent on it."""
-        return self.saving < QUICK or 50 * self.saving < self.seconds - self.saved_at
-
-    def save(self, path: Path, identity: str) -> None:
-        began = time.perf_counter()
-        tensors = {
-            **{f"now.{k}": v for k, v in self._weights().items()},
-            **{f"best.{k}": v for k, v in self.best_weights.items()},
-            **self._moments(),
-        }
-        about = {
-            "identity": identity,
-            "lr": self.lr,
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "stale": self.stale,
-            "seconds": self.seconds,
-            "history": [asdict(epoch) for epoch in self.history],
-        }
-        save_tensors(path, tensors, about)
-        self.saved_at, self.saving = self.seconds, time.perf_counter() - began
-
-    def load(self, path: Path, identity: str) -> None:
-        about, mapped = load_tensors(path, "state of a stopped run", "; delete it to start again")
-        tensors = {key: value.clone() for key, value in mapped.items()}
-        if about.get("identity") != identity:
-            raise KedgeError(
-                f"{path}: a stopped run with other options or other images lies here; repeat its "
-                "command to continue it, or delete this file to start anew."
-            )
-        self.lr, self.stale, self.seconds = about["lr"], about["stale"], about["seconds"]
-        self.best, self.best_epoch = about["best"], about["best_epoch"]
-        self.history = [Epoch(**epoch) for epoch in about["history"]]
-        self._set_weights(under("now.", tensors))
-        self.best_weights = under("best.", tensors)
-        self._set_moments(under("adam.", tensors))
-
-    def _weights(self) -> dict[str, Tensor]:
-        parts = {"embedding": self.step.student.embedding, "head": self.step.student.head}
-        weights = {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
-        return weights if self.step.rows is None else {**weights, "rows": self.step.rows.detach()}
-
-    def _set_weights(self, weights: dict[str, Tensor]) -> None:
-        own = self._weights()
-        with torch.no_grad():
-            for key, value in weights.items():
-                own[key].copy_(value)
-
-    def _moments(self) -> dict[str, Tensor]:
-        state = self.step.optimizer.state_dict()["state"]
-        return {f"adam.{i}.{k}": v for i, moments in state.items() for k, v in moments.items()}
-
-    def _set_moments(self, moments: dict[str, Tensor]) -> None:
-        optimizer = self.step.optimizer
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in moments.items():
-            i, name = key.split(".", 1)
-            # Fused Adam walks through memory: a moment must lie there as its weight does.
-            like = weights[int(i)]
-            laid_out = torch.empty_like(like).copy_(value) if value.ndim else value
-            state.setdefault(int(i), {})[name] = laid_out
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+def _advice(epoch: int, config: TrainConfig) -> str:
+    usual = min(Schedule().lr, config.schedule.lr / 10)
+    lower = f"Start again with a lower --lr, such as {usual:g}, and another --out"
+    if epoch == 0:
+        return f"{lower}."
+    return (
+        f"{lower}; or keep what it had learned until then: the same command with --epochs {epoch} "
+        "(of 'kedge bench': and another --out) ends before that."
+    )
 
 
 def _as_the_first(start: Model) -> Model:
@@ -302,10 +228,15 @@ def _identity(
     config: TrainConfig,
     memory: Memory,
 ) -> str:
-    """Two runs with this in common do the same thing, so one may continue the other."""
+    """Two runs with this in common do the same thing, so one may continue the other.
+
+    For as long as both last: what an epoch does, does not depend on how many follow.
+    """
+    settings = to_dict(config)
+    del settings["schedule"]["epochs"]
     return json.dumps(
         {
-            "config": to_dict(config),
+            "config": settings,
             "model": to_dict(start.config),
             "method": method.label,
             "round": delivery.round,

@@ -27,7 +27,7 @@ from kedge.report.page import part_table, render_collection
 from kedge.report.renderings import latex, to_latex, to_markdown
 from kedge.report.shapes import trained_shapes_table
 from kedge.report.tables import all_tables, parts_table
-from kedge.training import Epoch
+from kedge.state import Epoch
 
 MINI = {  # made up; the two first columns at 1 shot are in another order than in the paper
     "NU": (60.0, 50.0, 48.0), "FT": (70.0, 71.0, 52.0), "DFA": (61.0, 70.0, 53.0),

@@ -23,7 +23,7 @@ from kedge.report.labels import spread_out
 from kedge.report.rounds import drift, drift_figure, matrix_figure, rounds_figure
 from kedge.report.style import default_of, encode, house_style, looks, shown, sweeps
 from kedge.report.sweeps import curves, plane_figure, sweep_figure
-from kedge.training import Epoch
+from kedge.state import Epoch
 
 SEVEN = ("NU", "FT", "DFA", "EWC", "EIML", "IDA", "PAR")
 LAMBDAS = (0, 0.25, 0.5, 0.75, 1, 2, 5, 10)

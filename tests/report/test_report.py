@@ -30,7 +30,7 @@ from kedge.report.renderings import to_latex, to_markdown
 from kedge.report.style import encode, looks
 from kedge.report.tables import all_tables
 from kedge.report.verdict import verdict
-from kedge.training import Epoch
+from kedge.state import Epoch
 
 POOLS = ("old", "new", "unseen_old_domain", "unseen_new_domain", "unseen_both")
 ROWS = {

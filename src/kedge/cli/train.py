@@ -62,10 +62,10 @@ class Train:
         from kedge import api, progress
         from kedge.methods import parse_method
 
-        checkpoint = _claim(self.out)
         if self.keep is not None:
             parse_method(self.keep)  # a mistake shall not be told after hours of training
         with progress.display(), _alone(self.out):
+            checkpoint = _claim(self.out)
             model = api.train(
                 self.data,
                 val=self.val,
@@ -125,10 +125,10 @@ class Update:
         from kedge.model import Model
 
         model = Model.load(self.model)
-        checkpoint = _claim(self.out)
         kept_for = self.keep or self.method
         memory, before = (_kept(self.model, model, each) for each in (self.method, kept_for))
         with progress.display(), _alone(self.out):
+            checkpoint = _claim(self.out)
             better = api.update(
                 model,
                 self.data,
@@ -146,7 +146,11 @@ class Update:
 
 def _claim(out: Path) -> Path:
     """Where the state of the training is kept until the model is there."""
+    from kedge.state import led_to
+
     checkpoint = out.with_name(f"{out.name}.training")
+    if led_to(out, checkpoint):
+        checkpoint.unlink(missing_ok=True)  # of a command that was killed just before it did this
     for path in (out, _memory_of(out)):
         # A memory beside the state of a stopped command is that command's own.
         if path.exists() and (path == out or not checkpoint.exists()):

@@ -17,7 +17,7 @@ from kedge.report import anchors, reading, rounds, sweeps
 from kedge.report.labels import Point, place_names
 from kedge.report.notation import shortened
 from kedge.report.style import LONGEST, QUIET, WIDTH, Look, head, house_style, looks, shown
-from kedge.training import Epoch
+from kedge.state import Epoch
 
 TEXTS = {  # key, which also names the files: title, caption; {…} comes from the record
     "accuracy": (
