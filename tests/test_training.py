@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from kedge import protocols, training
 from kedge.alignment import ALIGNMENTS, Alignment, Memory, Sight
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
+from kedge.durable import load_tensors, save_tensors
 from kedge.episodes import Plan
 from kedge.errors import KedgeError
 from kedge.experiment import Experiment, run_experiment
@@ -945,3 +946,28 @@ def test_a_state_that_takes_long_to_save_is_saved_seldom() -> None:
     assert not state.worth_saving
     state.seconds = 106.0
     assert state.worth_saving
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda about, tensors: tensors.pop(min(k for k in tensors if k.startswith("now."))),
+        lambda about, tensors: tensors.update({"best.embedding.mean": torch.zeros(7)}),
+        lambda about, tensors: tensors.update({"adam.999.exp_avg": torch.zeros(2)}),
+        lambda about, tensors: about.pop("lr"),
+        lambda about, tensors: about.update(history=[{"epoch": "one"}]),
+        lambda about, tensors: about.update(history=7),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_in_a_sentence(
+    spoil: Callable[[dict[str, Any], dict[str, Tensor]], object], tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "state"
+    with pytest.raises(Stopped):
+        train_round(fresh(), FIRST, BASE, CONFIG, checkpoint, stop_after(5))
+    about, mapped = load_tensors(checkpoint, "state")
+    tensors = {key: value.clone() for key, value in mapped.items()}
+    spoil(about, tensors)
+    save_tensors(checkpoint, tensors, about)
+    with pytest.raises(KedgeError, match=r"state of a stopped run is damaged; delete it"):
+        train_round(fresh(), FIRST, BASE, CONFIG, checkpoint)

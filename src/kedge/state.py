@@ -6,11 +6,12 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kedge.config import Schedule, require
+from kedge.config import Schedule, from_dict, require
 from kedge.durable import load_tensors, save_tensors, under
 from kedge.errors import KedgeError
 from kedge.model import Model
@@ -93,17 +94,28 @@ class State:
                 f"{path}: a stopped run with other options or other images lies here; repeat its "
                 "command to continue it, or delete this file to start anew."
             )
-        done = len(about["history"])
+        try:
+            self._take(about, tensors)
+        except (KedgeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
+            raise KedgeError(f"{path}: this {WHAT} is damaged; delete it to start again.") from None
+        done = len(self.history)
         require(
             done <= epochs,
             f"{path}: a stopped run lies here that has done {done} epochs, and --epochs is "
             f"{epochs}: give {done} or more to continue it, or delete this file to start anew.",
         )
-        self.lr, self.stale, self.seconds = about["lr"], about["stale"], about["seconds"]
-        self.best, self.best_epoch = about["best"], about["best_epoch"]
-        self.history = [Epoch(**epoch) for epoch in about["history"]]
-        self._set_weights(under("now.", tensors))
-        self.best_weights = under("best.", tensors)
+
+    def _take(self, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """A file may hold anything: what does not fit raises one thing or another."""
+        now, best = (under(prefix, tensors) for prefix in ("now.", "best."))
+        own = {key: (value.shape, value.dtype) for key, value in self._weights().items()}
+        if any({k: (v.shape, v.dtype) for k, v in each.items()} != own for each in (now, best)):
+            raise ValueError("weights of another network")
+        self.history = [from_dict(Epoch, epoch) for epoch in about["history"]]
+        self.lr, self.best, self.seconds = (float(about[k]) for k in ("lr", "best", "seconds"))
+        self.stale, self.best_epoch = int(about["stale"]), int(about["best_epoch"])
+        self._set_weights(now)
+        self.best_weights = best
         self._set_moments(under("adam.", tensors))
 
     def _weights(self) -> dict[str, Tensor]:
