@@ -1,12 +1,14 @@
 # make demo: the paper's comparison on the embedded drawings, in minutes, without data or GPU
 # make test: linter, type checker and all tests
-# Both set up what they need in .venv; only Python 3.11 or 3.12 with pip and venv must be there.
+# make docs: the pages in docs/ as a site in site/, to be read without a server or a network
+# make install: nothing but the command, .venv/bin/kedge
+# All set up what they need in .venv; only Python 3.11 or 3.12 with pip and venv must be there.
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p) 2>/dev/null)))
 BIN := .venv/bin
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test clean
+.PHONY: demo test docs install clean
 
 demo: .venv/installed
 	$(BIN)/kedge bench
@@ -16,6 +18,14 @@ test: .venv/installed-test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+docs: .venv/installed-docs
+	$(BIN)/python tools/write_reference.py
+	$(BIN)/python tools/draw_alignment.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo site/index.html
+
+install: .venv/installed
 
 # A stamp for each set of packages: made again only when what is asked for has changed.
 .venv/installed: pyproject.toml constraints.txt
@@ -27,5 +37,9 @@ test: .venv/installed-test
 	$(INSTALL) -e '.[test]'
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(INSTALL) -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv site
