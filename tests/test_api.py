@@ -192,6 +192,26 @@ def test_a_repeated_call_chooses_the_same(first: Path, tmp_path: Path, notes: li
     assert notes == said
 
 
+def test_one_new_class_is_no_round_but_can_be_named(
+    life: list[Model], tmp_path: Path, draw_classes: Callable[..., Path]
+) -> None:
+    alone = draw_classes(tmp_path / "alone", ["alone"])
+    with pytest.raises(KedgeError, match=r"at least 2 classes.*--support FOLDER --known"):
+        api.update(life[0], alone, **SHORT)
+    assert life[0].classifier(alone, known=True).classes == (*life[0].classes, "alone")
+
+
+def test_images_are_called_what_their_owner_calls_them(
+    first: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]
+) -> None:
+    """Those that do not fit into memory lie in a temporary file meanwhile."""
+    monkeypatch.setattr("kedge.images.sources.IN_MEMORY", 0)
+    model = api.train(first, width=4, **SHORT)
+    assert model.lineage[0].source == str(first)
+    assert any(note.startswith(f"{first}: 6 classes of 12 images") for note in notes)
+    assert any(note.startswith("  --image-size 16: ") for note in notes)
+
+
 @pytest.mark.parametrize("wish", [EpisodeWish(n_way=1), EpisodeWish(n_query=0)])
 def test_wishes_that_never_work_are_told_before_images_are_read(wish: EpisodeWish) -> None:
     with pytest.raises(KedgeError, match="--n-"):

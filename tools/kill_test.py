@@ -1,7 +1,7 @@
 """Kill kedge at random moments, give the command again, and see that not a bit is different.
 
-    python tools/kill_test.py --kills 100             # every method, every head; half an hour or so
-    python tools/kill_test.py --kills 5 --seed 1      # other moments
+    python tools/kill_test.py --kills 100         # every method and head; 45 min on 2 busy cores
+    python tools/kill_test.py --kills 5 --seed 1  # other moments
 
 'kedge train', 'kedge update' and 'kedge bench' run as processes of their own on some of the
 embedded drawings. Each gets SIGKILL in one of two ways, in turn: after a random time, which is

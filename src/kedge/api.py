@@ -126,6 +126,11 @@ def update(
         f"{' or '.join(ALIGNMENTS)}.",
     )
     table, apart = to_train_on(_called(images, model.open(images)))
+    require(
+        len(table.classes) > 1,
+        f"{table.source}: a round needs at least 2 classes, and here is 1: wait for more. Without "
+        "an update, 'kedge predict --support FOLDER --known' names it beside those that are known.",
+    )
     back = _coming_back(model, table)
     shared = share_out(table, to_validate_on(val, table) or apart, episode, seed)
     shared = rehearsable(shared, chosen, memory or {}, episode)
