@@ -2,8 +2,9 @@
 
     python tools/draw_alignment.py [FILE]
 
-Nothing in it is drawn by eye: in a plane with two anchors, kedge's own head gives the verdicts and
-kedge's own alignments give the penalties. The new task is a spring towards one point, and each
+An illustration, no measurement: where the points lie and how strong the spring is was chosen for a
+clear picture. The rest follows: in a plane with two anchors, kedge's own head gives the verdicts
+and kedge's own alignments give the penalties. The new task is a spring towards one point, and each
 method's feature lies where the spring and its penalty balance.
 """
 
