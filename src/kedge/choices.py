@@ -36,6 +36,8 @@ class EpisodeWish:
 
 @dataclass(frozen=True)
 class ScheduleWish:
+    """What was asked for of a schedule."""
+
     epochs: int | None = None
     episodes: int | None = None
     val_episodes: int = 200
@@ -47,6 +49,8 @@ class ScheduleWish:
 
 @dataclass(frozen=True)
 class BackboneWish:
+    """What was asked for of the network."""
+
     backbone: str | None = None
     width: int | None = None
 

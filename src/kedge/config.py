@@ -104,7 +104,6 @@ class Schedule:
 
 
 SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU
-OWN_IMAGES = Schedule(epochs=20, episodes=100, val_episodes=200)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import say
+from kedge.cli.arguments import ImageSize, say
 from kedge.cli.bench import SMALL
 from kedge.config import BackboneConfig, EpisodeShape
 from kedge.errors import KedgeError
@@ -55,14 +55,7 @@ class Speed:
             help_behavior_hint="(in colour, 84 px unless --image-size says otherwise)",
         ),
     ] = None
-    image_size: Annotated[
-        int | None,
-        arg(
-            metavar="PIXELS",
-            help="Side to which images are brought.",
-            help_behavior_hint="(default: that of small images, 84 for large ones)",
-        ),
-    ] = None
+    image_size: ImageSize = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     backbone: BackboneConfig = SMALL
     seconds: float = 10.0

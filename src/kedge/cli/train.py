@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, ModelFile, NewModelFile, Seed, Validation, say
+from kedge.cli.arguments import Data, ImageSize, ModelFile, NewModelFile, Seed, Validation, say
 from kedge.cli.wishes import Backbone, Episode, Schedule
 from kedge.config import HeadConfig
 from kedge.errors import KedgeError
@@ -34,14 +34,7 @@ class Train:
     data: Positional[Data]
     out: NewModelFile
     val: Validation = None
-    image_size: Annotated[
-        int | None,
-        arg(
-            metavar="PIXELS",
-            help="Side to which images are brought.",
-            help_behavior_hint="(default: that of small images, 84 for large ones)",
-        ),
-    ] = None
+    image_size: ImageSize = None
     episode: Episode = field(default_factory=Episode)
     schedule: Schedule = field(default_factory=Schedule)
     backbone: Backbone = field(default_factory=Backbone)
