@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -156,6 +157,30 @@ def test_file_and_folders_are_flushed_in_the_order_that_counts(
     assert folders == [tmp_path, tmp_path / "new"]
     assert part.name.endswith(".part")
     assert [part.parent, file, after] == [folder, folder / "file", folder]
+
+
+KILLED_IN_THE_MIDDLE = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+from kedge.durable import save_tensors
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+save_tensors(Path(sys.argv[1]), {"numbers": torch.arange(500_000)}, {})
+"""
+
+
+def test_killed_in_the_middle_of_a_file_nothing_is_left_of_it(tmp_path: Path) -> None:
+    """The system kills the process at the first byte beyond 1 MiB."""
+    path = tmp_path / "file"
+    save_tensors(path, {"a": torch.ones(2)}, {})
+    before = path.read_bytes()
+    ended = subprocess.run([sys.executable, "-c", KILLED_IN_THE_MIDDLE, path], check=False)
+    assert ended.returncode == -signal.SIGXFSZ
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2, "half a file lies beside it"
+    save_tensors(path, BIG, {})
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["file/below", "file/below/that", "n" * 300])

@@ -161,12 +161,12 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_last_bit(
 
 
 MOMENTS: dict[str, tuple[str, str, int, set[str]]] = {  # what lies there then, of whole files
-    "half a state": ("os.chmod", PARTS[STATE], 1, set()),
-    "half a state beside that of the epoch before": ("os.chmod", PARTS[STATE], 2, {STATE}),
+    "a state that is not flushed": ("open", PARTS[STATE], 2, set()),
+    "one beside that of the epoch before": ("open", PARTS[STATE], 4, {STATE}),
     "a state that is not in its place": ("os.rename", PARTS[STATE], 3, {STATE}),
-    "half a memory": ("os.chmod", PARTS[MEMORY], 1, {STATE}),
+    "a memory that is not flushed": ("open", PARTS[MEMORY], 2, {STATE}),
     "a memory and no model": ("open", PARTS[MODEL], 1, {STATE, MEMORY}),
-    "half a model": ("os.chmod", PARTS[MODEL], 1, {STATE, MEMORY}),
+    "a model that is not flushed": ("open", PARTS[MODEL], 2, {STATE, MEMORY}),
     "a model that is not in its place": ("os.rename", PARTS[MODEL], 1, {STATE, MEMORY}),
     "a model and the state that led to it": ("os.remove", "training$", 1, {STATE, MEMORY, MODEL}),
     "a model, and nobody has said so": ("os.remove", "lock$", 1, {MEMORY, MODEL}),

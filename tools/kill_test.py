@@ -40,7 +40,7 @@ from kedge.model import Model
 # done with the file. `told` is where it says how often that was.
 WATCH = """
 import os, re, shutil, signal, sys
-TOUCHES = ("open", "os.mkdir", "os.chmod", "os.rename", "os.remove")
+TOUCHES = ("open", "os.mkdir", "os.rename", "os.remove")
 def kill(path):
     os.kill(os.getpid(), signal.SIGKILL)
 def watch(folder, at, told=None, events=TOUCHES, named="", do=kill):

@@ -15,13 +15,14 @@ import stat
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from kedge import engine
@@ -55,10 +56,7 @@ def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
             if not _alive(left.suffixes[-2]):  # killed while it wrote
                 left.unlink(missing_ok=True)
-        part.touch()
-        mode = part.stat().st_mode  # as the user's umask has it; safetensors would give less
         write(part)
-        part.chmod(mode)
         with open(part, "rb") as file:
             os.fsync(file.fileno())
         take_place(part, path)
@@ -120,12 +118,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any
     metadata = {"kedge": text.encode(errors="replace").decode()}
 
     def write(part: Path) -> None:
-        save_file(plain, part, metadata)
-        with open(part, "r+b") as file:
-            header = _header(file)  # one that is too long could not be read again
-            checksum = _checksum(file, header)
+        # Its own way to a file goes by another one, of a random name, which a kill would leave.
+        content = save(plain, metadata)
+        header = _header(BytesIO(content))  # one that is too long could not be read again
+        with open(part, "wb") as file:
+            file.write(content)
             file.seek(8 + header.index(SUM) + len(SUM))
-            file.write(checksum.encode())
+            file.write(_checksum(BytesIO(content), header).encode())
 
     write_atomically(path, write)
 
@@ -182,7 +181,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _header(file: BinaryIO) -> bytes:
+def _header(file: BinaryIO | BytesIO) -> bytes:
     """Of a safetensors file: JSON, behind its length in 8 bytes."""
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
@@ -191,7 +190,7 @@ def _header(file: BinaryIO) -> bytes:
     return file.read(length)
 
 
-def _checksum(file: BinaryIO, header: bytes) -> str:
+def _checksum(file: BinaryIO | BytesIO, header: bytes) -> str:
     """SHA-256 of the file, in which the digits of the checksum itself are zeros."""
     before, mark, rest = header.partition(SUM)
     zeros = b"0" * DIGITS if mark else b""
