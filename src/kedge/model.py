@@ -104,6 +104,7 @@ class Model:
     classes: tuple[str, ...]  # of the anchors
     anchors: Float[Tensor, "classes r"]
     lineage: tuple[LineageEntry, ...]
+    places: Float[Tensor, "classes r"] | None = None  # see kedge.places; None: as the anchors
 
     @property
     def device(self) -> torch.device:
@@ -125,6 +126,7 @@ class Model:
             embedding=copy.deepcopy(self.embedding).to(device),
             head=copy.deepcopy(self.head).to(device),
             anchors=self.anchors.to(device),
+            places=None if self.places is None else self.places.to(device),
         )
 
     def embed(
@@ -178,11 +180,17 @@ class Model:
             self,
             classes=(*(self.classes[i] for i in kept), *pool.classes),
             anchors=torch.cat([self.anchors[kept], fresh]) if kept else fresh,
+            places=None,  # a round that has ended says where classes are now
         )
 
     def anchors_of(self, classes: Sequence[str]) -> Float[Tensor, "k r"]:
         place = {name: i for i, name in enumerate(self.classes)}
         return self.anchors[[place[name] for name in classes]]
+
+    def places_of(self, classes: Sequence[str]) -> Float[Tensor, "k r"]:
+        """Where these classes are now, which is what they are named by."""
+        where = self.anchors if self.places is None else self.places
+        return replace(self, anchors=where).anchors_of(classes)
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter of backbone and head, itself and no copy, by name."""
@@ -193,7 +201,7 @@ class Model:
         self, support: Any = None, *, known: bool | Sequence[str] | None = None
     ) -> Classifier:
         """Names images as one of some classes: those of `support`, each learned from any number of
-        examples, and those that the model knows, by their anchors.
+        examples, and those that the model knows, without any.
 
         `support` is a folder of class folders, a table, images by class name, or whatever else
         `open_images` takes. `known` says whether, or which of, the known classes are meant; by
@@ -215,8 +223,8 @@ class Model:
                 "examples: these count, and not the anchors"
             )
         if learned is None or not kept:
-            return learned or Classifier(self, tuple(kept), self.anchors_of(kept))
-        if self.head.learns_rows:
+            return learned or Classifier(self, tuple(kept), self.places_of(kept))
+        if self.head.learns_rows and self.places is None:
             raise KedgeError(
                 "The head of this model learns its anchors and does not make them from images, so "
                 "they cannot be compared with examples: leave out the known classes, or give "
@@ -227,7 +235,7 @@ class Model:
                 f"A ridge head learns a class by what tells it from others: '{new[0]}' alone "
                 "cannot be told from the known ones; give examples of a second class."
             )
-        points = torch.cat([self.anchors_of(kept), learned.representatives])
+        points = torch.cat([self.places_of(kept), learned.representatives])
         return Classifier(self, (*kept, *new), points)
 
     def _from(self, support: Any) -> Classifier:
@@ -293,6 +301,7 @@ class Model:
             **{f"embedding.{k}": v.clone() for k, v in self.embedding.state_dict().items()},
             **{f"head.{k}": v.clone() for k, v in self.head.state_dict().items()},
             "anchors": self.anchors,
+            **({} if self.places is None else {"places": self.places}),
         }
 
     @classmethod

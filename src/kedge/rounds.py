@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
 
 from kedge import engine, progress
 from kedge.alignment import Memory
 from kedge.choices import AnyEpisode
 from kedge.config import TrainConfig
 from kedge.errors import KedgeError
-from kedge.heads import Head
 from kedge.images.table import ImageTable
 from kedge.methods import Method
 from kedge.model import Model
+from kedge.places import places
 from kedge.pools import Delivery, Pool, union, whole
 from kedge.sharing import Shared
 from kedge.step import default_device
 from kedge.training import train_round
 
 CONTRAST = 500  # images of other classes, beside those of which anchors are made
-ROW_STEPS, ROW_RATE = 100, 0.1  # of Adam
 
 
 def rehearsable(shared: Shared, method: Method, memory: Memory, wish: AnyEpisode) -> Shared:
@@ -71,8 +66,10 @@ def one_round(
     model = _knowing_all(model, shared.train, table)
     delivered = set(table.classes)
     order = (*(name for name in model.classes if name not in delivered), *table.classes)
-    model = replace(model, classes=order, anchors=model.anchors_of(order)).to("cpu")
-    return replace(model, anchors=engine.agreed(model.anchors))
+    model = replace(model, classes=order, anchors=model.anchors_of(order))
+    model = replace(model, places=places(start, model, shared.train, table)).to("cpu")
+    agreed = None if model.places is None else engine.agreed(model.places)
+    return replace(model, anchors=engine.agreed(model.anchors), places=agreed)
 
 
 def _knowing_all(model: Model, trained: Pool, table: ImageTable) -> Model:
@@ -92,40 +89,9 @@ def _knowing_all(model: Model, trained: Pool, table: ImageTable) -> Model:
         class_rows=tuple(rows[::step] for rows in trained.class_rows[::classes]),
     )
     features = model.class_features(union("delivered", [whole("rest", table, rest), beside]))
-    if model.head.learns_rows:
-        fresh = _as_rows(model.head, features, model.anchors_of(beside.classes))
-    else:
-        with torch.no_grad():
-            fresh = model.head.anchors(features)[: len(rest)]
+    with torch.no_grad():
+        fresh = model.head.anchors(features)[: len(rest)]
     anew = set(rest)
     others = [name for name in model.classes if name not in anew]
     anchors = torch.cat([model.anchors_of(others), fresh])
     return replace(model, classes=(*others, *rest), anchors=anchors)
-
-
-def _as_rows(
-    head: Head, features: Sequence[Float[Tensor, "_ d"]], learned: Float[Tensor, "others r"]
-) -> Float[Tensor, "rest r"]:
-    """Rows for the first of these classes beside those that were learned of the last ones.
-
-    A learned row stands elsewhere than the mean of its images, so that beside such rows a mean
-    would win most images (LOG.md). Hence these rows are learned too, and only these.
-    """
-    n_rest = len(features) - len(learned)
-    images, sizes = torch.cat(list(features)), [len(of_class) for of_class in features]
-    # In the logits, the learned ones come first.
-    place = torch.arange(len(features)).roll(-len(learned)).to(images.device)
-    counts = torch.tensor(sizes, device=images.device)
-    targets, weights = (each.repeat_interleave(counts) for each in (place, 1 / counts))
-    with torch.no_grad():
-        rows = head.rows(features[:n_rest])
-    with torch.enable_grad():
-        rows.requires_grad_(True)
-        optimizer = torch.optim.Adam([rows], lr=ROW_RATE)
-        for _ in range(ROW_STEPS):
-            logits = head.logits(images, torch.cat([learned, rows]))
-            losses = F.cross_entropy(logits, targets, reduction="none")
-            optimizer.zero_grad()
-            (losses * weights).mean().backward()
-            optimizer.step()
-    return rows.detach()

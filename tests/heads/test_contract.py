@@ -255,6 +255,16 @@ def test_some_of_the_anchors_are_representatives_too(head: Head) -> None:
     )
 
 
+def test_an_image_is_nearest_to_its_own_point(head: Head) -> None:
+    """Where representatives are places, the point of an image is one, too."""
+    images = normal(6, D)
+    points = head.points(images)
+    if points is None:
+        return
+    assert points.shape[-1] == head.fit(clusters(3, 2)).shape[-1]
+    assert head.logits(images, points).argmax(-1).tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_temperature_divides_the_logits_and_changes_no_decision(name: str) -> None:
     cool, warm = make(name, 1.0), make(name, 4.0)
     support, features = normal(5, 3, D), normal(50, D, seed=1)

@@ -29,7 +29,7 @@ class Evaluate:
         FlagCreatePairsOff[bool],
         arg(
             help="Measure how many images of classes that the model has learned it names right, "
-            "by their anchors, among all that it has learned. Other classes are left aside.",
+            "without any example, among all that it has learned. Other classes are left aside.",
         ),
     ] = False
     episode: Episode = field(default_factory=Episode)
@@ -59,7 +59,7 @@ class Evaluate:
         if self.known:
             how = (
                 f"{score}% of {score.n} images named right: {seen} classes, among the "
-                f"{len(model.classes)} that the model has learned, by their anchors"
+                f"{len(model.classes)} that the model has learned, without examples"
             )
         else:
             pool, shape, _ = to_be_tested(table, self.episode)

@@ -43,7 +43,7 @@ class Export:
     ] = None
     known: Annotated[
         FlagCreatePairsOff[bool],
-        arg(help="Tell apart all classes that the model has learned, by their anchors."),
+        arg(help="Tell apart all classes that the model has learned, with no example of them."),
     ] = False
 
     def run(self, console: Console) -> None:

@@ -32,8 +32,8 @@ Named = list[tuple[str, float]]  # class names and probabilities, the likeliest 
 class Predict:
     """Name images: as classes that the model has learned, or as new ones from a few examples.
 
-    Alone, a model names the classes of all its rounds, each by its anchor, with no image of them
-    at hand. With --support it names the classes of that folder instead, from the examples there,
+    Alone, a model names the classes of all its rounds, with no image of them at hand.
+    With --support it names the classes of that folder instead, from the examples there,
     whether or not it has met them; with --support and --known, all of these together.
     """
 

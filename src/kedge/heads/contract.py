@@ -61,6 +61,11 @@ class Head(nn.Module, ABC):
         """What is kept of each class of a finished round, from all its training images, or from
         the rows that were learned."""
 
+    def points(self, features: Float[Tensor, "*e n d"]) -> Float[Tensor, "*e n r"] | None:
+        """Images among the representatives, where these are places that images can be near to.
+        Then kedge.places follows classes that later rounds move."""
+        return None
+
     def loss(
         self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, rows: Float[Tensor, "k r"] | None
     ) -> Float[Tensor, ""]:

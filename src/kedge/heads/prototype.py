@@ -42,3 +42,6 @@ class PrototypeHead(Head):
         self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k d"] | None = None
     ) -> Float[Tensor, "k d"]:
         return torch.stack([of_class.mean(0) for of_class in features])
+
+    def points(self, features: Float[Tensor, "*e n d"]) -> Float[Tensor, "*e n d"]:
+        return features

@@ -1,0 +1,104 @@
+"""Old classes are named by where they are now, which the new images tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kedge import api
+from kedge.config import EpisodeShape, Schedule
+from kedge.durable import load_tensors, save_tensors
+from kedge.errors import KedgeError
+from kedge.images.drawings import load_drawings
+from kedge.images.table import ImageTable
+from kedge.model import Model
+from kedge.places import follow
+
+OLD = ["apple", "axe", "bicycle", "cactus", "ladder", "moon", "snake", "The Eiffel Tower"]
+NEW = ["banana", "bed", "fish", "key", "pants", "star"]
+HOW = {"episode": EpisodeShape(5, 3, 3), "schedule": Schedule(3, 40, 10)}
+
+
+def drawings(kinds: list[str], first: int, n: int) -> ImageTable:
+    table = load_drawings()
+    rows = torch.cat([table.rows_of(kind)[first : first + n] for kind in sorted(kinds)])
+    return ImageTable.build(table.images[rows], np.repeat(range(len(kinds)), n), sorted(kinds))
+
+
+def named(model: Model, kinds: list[str]) -> float:
+    return api.evaluate(model, drawings(kinds, 60, 40), known=True).mean
+
+
+@pytest.fixture(scope="module", params=["prototype", "ecm", "ridge"])
+def models(request: pytest.FixtureRequest) -> tuple[Model, Model]:
+    """Before and after an update."""
+    base = api.train(drawings(OLD, 0, 40), width=16, head=request.param, **HOW)
+    return base, api.update(base, drawings(NEW, 0, 40), **HOW)
+
+
+def test_old_classes_are_named_after_an_update(models: tuple[Model, Model]) -> None:
+    base, better = models
+    assert named(base, OLD) > 50  # a guess is right in 13%
+    if base.config.head.head == "ridge":  # a row is no place: it stays what it was
+        assert base.places is None
+        assert better.places is None
+        return
+    by_anchors = replace(better, places=None)
+    assert named(better, OLD) > named(by_anchors, OLD) + 10
+    assert named(better, OLD) > 30  # a guess is right in 7%
+    assert named(better, NEW) > 40
+
+
+def test_anchors_stay_as_they_were_made(models: tuple[Model, Model]) -> None:
+    base, better = models
+    assert torch.equal(better.anchors_of(base.classes), base.anchors)
+    if base.config.head.head == "prototype":
+        assert base.places is None
+        assert torch.equal(better.places_of(NEW), better.anchors_of(NEW))
+        assert not torch.allclose(better.places_of(OLD), base.anchors_of(OLD), atol=1e-2)
+
+
+def test_places_are_saved(models: tuple[Model, Model], tmp_path: Path) -> None:
+    for model in models:
+        model.save(tmp_path / "m.kedge")
+        loaded = Model.load(tmp_path / "m.kedge")
+        assert (loaded.places is None) == (model.places is None)
+        assert torch.equal(loaded.places_of(OLD), model.places_of(OLD))
+        assert loaded.fingerprint == model.fingerprint
+        moved = model.to("cpu").to("meta")
+        assert moved.places is None or moved.places.device.type == "meta"
+
+
+def test_places_that_do_not_fit_are_refused(models: tuple[Model, Model], tmp_path: Path) -> None:
+    file, anchors = tmp_path / "m.kedge", models[1].anchors
+    models[1].save(file)
+    about, mapped = load_tensors(file, "model")
+    tensors = {name: tensor.clone() for name, tensor in mapped.items()}
+    for wrong in (anchors[:-1], anchors.double(), anchors + torch.inf):
+        save_tensors(file, {**tensors, "places": wrong.clone()}, about)
+        with pytest.raises(KedgeError, match="cannot be rebuilt"):
+            Model.load(file)
+
+
+def test_places_go_the_way_of_the_images() -> None:
+    """Exactly, where the way is a shift; most of it, where it is a turn."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(5000, 6, generator=generator)
+    places = torch.randn(4, 6, generator=generator)
+    shift = torch.randn(6, generator=generator)
+    assert torch.allclose(follow(places, images, images + shift), places + shift, atol=1e-5)
+    turn = torch.linalg.qr(torch.randn(6, 6, generator=generator)).Q
+    stayed, went = follow(places, images, images), follow(places, images, images @ turn)
+    assert torch.allclose(stayed, places, atol=1e-5)
+    assert (went - places @ turn).norm() < 0.6 * (places - places @ turn).norm()
+
+
+def test_few_images_move_places_in_no_unknown_direction() -> None:
+    images = torch.zeros(10, 3)
+    images[:, 0] = torch.arange(10.0)
+    went = follow(torch.eye(3), images, images * torch.tensor([2.0, 1, 1]))
+    assert torch.allclose(went[1:, 1:], torch.eye(2), atol=1e-5)
