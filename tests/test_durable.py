@@ -129,7 +129,9 @@ def test_disk_that_is_full_and_then_read_only(tmp_path: Path) -> None:
     for sentence, why in ((full, "No space left"), (read_only, "Read-only file system")):
         assert sentence.startswith(f"{tmp_path / 'numbers'}: could not be written (")
         assert why in sentence
-        assert sentence.endswith("what was there before is unchanged.")
+        assert sentence.endswith(
+            "what was there before is unchanged. When that is mended, give the command again."
+        )
     assert locked == f"{tmp_path / 'run'}: cannot write here (Read-only file system)."
 
 

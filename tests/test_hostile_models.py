@@ -466,6 +466,17 @@ def model_cases(cases: Cases, seeds: dict[str, bytes], support: Path) -> None:
     os.truncate(large, 1 << 30)
 
 
+def changed(rng: random.Random, content: bytes, n: int) -> list[tuple[str, str, bytes]]:
+    """As it was, damaged, and forged in so many ways and some more."""
+    made = [("whole", "whole", content)]
+    made += [(how, "refused", bad) for how, bad in damaged(rng, content)]
+    for _ in range(n):
+        parts = Parts.of(content)
+        how, parts.about = forged(rng, parts.about)
+        made.append((how, "either", parts.joined()))
+    return made + [(how, "either", bad) for how, _, bad in forged_tensors(rng, content)][::2]
+
+
 def kept_cases(cases: Cases, folder: Path, first: Path, second: Path) -> None:
     """What lies beside a model: what a method keeps, and the state of a stopped command."""
     model = api.train(first, width=2, **SHORT)
@@ -477,14 +488,7 @@ def kept_cases(cases: Cases, folder: Path, first: Path, second: Path) -> None:
         content = (folder / "memory").read_bytes()
         words: list[str | Path] = ["update", "FILE", second, "--out", "FOLDER/next.kedge"]
         words += ["--method", method, *WORDS]
-        made = [("whole", "whole", content)]
-        made += [(how, "refused", bad) for how, bad in damaged(cases.rng, content)]
-        for _ in range(8):
-            parts = Parts.of(content)
-            how, parts.about = forged(cases.rng, parts.about)
-            made.append((how, "either", parts.joined()))
-        made += [(how, "either", bad) for how, _, bad in forged_tensors(cases.rng, content)][::2]
-        for how, must, bad in made:
+        for how, must, bad in changed(cases.rng, content, 8):
             place = cases.give(f"{method} {how}", must, (folder / "base.kedge").read_bytes(), words)
             name = list(cases.must)[-1]
             cases.words[name] = [w.replace("FOLDER", str(place)) for w in cases.words[name]]
@@ -493,8 +497,8 @@ def kept_cases(cases: Cases, folder: Path, first: Path, second: Path) -> None:
     api.train(first, width=2, checkpoint=folder / "state", **SHORT)
     content = (folder / "state").read_bytes()
     words = ["train", first, "--out", "FILE", "--width", "2", *WORDS]
-    for how, bad in [("whole", content), *damaged(cases.rng, content)]:
-        place = cases.give(f"state {how}", "whole" if how == "whole" else "refused", None, words)
+    for how, must, bad in changed(cases.rng, content, 60):
+        place = cases.give(f"state {how}", must, None, words)
         name = list(cases.must)[-1]
         cases.file[name] = place / "file.kedge.training"
         cases.file[name].write_bytes(bad)

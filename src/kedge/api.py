@@ -159,7 +159,7 @@ def remember(
     """
     engine.start()
     chosen = parse_method(method)
-    if chosen.alignment is None:
+    if chosen.alignment is None or not chosen.alignment.keeps:
         return {}
     table, _ = to_train_on(model.open(images))
     missing = [name for name in table.classes if name not in model.classes]
@@ -188,8 +188,8 @@ def evaluate(
 ) -> Score:
     """How well the model tells these classes apart from a few examples of each, in per cent.
 
-    With `known`, how many of these images it names right among all classes that it knows, by its
-    anchors alone; images of other classes are left aside.
+    With `known`, how many of these images it names right among all classes that it knows, without
+    any example; images of other classes are left aside.
     """
     require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")

@@ -63,7 +63,8 @@ def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise KedgeError(
-            f"{path}: could not be written ({reason}); what was there before is unchanged."
+            f"{path}: could not be written ({reason}); what was there before is unchanged. When "
+            "that is mended, give the command again."
         ) from error
     finally:
         with suppress(OSError):  # where it could not even be made

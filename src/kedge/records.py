@@ -113,6 +113,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Record:
+    """All that an experiment leaves behind: how it was set up, and what each run of it gave."""
+
     name: str  # of the protocol, such as "drawings"
     sentence: str  # what the protocol is, and where it differs from the paper
     config: dict[str, Any]

@@ -219,7 +219,7 @@ def test_what_the_images_show_does_not_matter() -> None:
 
 def test_without_fisher_information_there_is_a_sentence() -> None:
     with pytest.raises(KedgeError, match="EWC needs the Fisher information"):
-        ElasticWeightConsolidation().penalty(replace(sight(), memory={}))
+        ElasticWeightConsolidation().rehearse({}, EpisodeShape())
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -67,8 +67,15 @@ class Alignment(ABC):
         return 0
 
     def rehearse(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape] | None:
-        """Where old tasks come from and how large they are, beside new ones of this shape."""
+        """Where old tasks come from and how large they are, beside new ones of this shape.
+
+        Refuses, before anything is trained, where what is needed was not kept."""
         return None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept after a round, for which its images are looked at again."""
+        return type(self).remember is not Alignment.remember
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """What to keep when a round has ended, besides what was kept before it: `model` is what

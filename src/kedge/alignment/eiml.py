@@ -75,8 +75,8 @@ class ExemplarIncrementalMetaLearning(Alignment):
     def rehearse(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape]:
         require(
             "images" in memory,
-            "EIML needs images of the classes before, and none were kept when this model was made; "
-            "IDA needs none.",
+            "EIML needs images of the classes before, and none were kept when this model was made "
+            "(--keep EIML); IDA needs none.",
         )
         pool = _pool(memory)
         n_classes, least = len(pool.classes), int(pool.counts.min())

@@ -46,11 +46,15 @@ class ElasticWeightConsolidation(Alignment):
         fits = isinstance(self.decay, int | float) and 0 <= self.decay <= 1
         require(fits, "EWC: decay must be a number from 0 to 1.")
 
-    def penalty(self, sight: Sight) -> Float[Tensor, ""]:
+    def rehearse(self, memory: Memory, shape: EpisodeShape) -> None:
+        """No old task; but here is the first moment to see what is lacking."""
         require(
-            any(key.startswith("fisher.") for key in sight.memory),
-            "EWC needs the Fisher information, and none was measured when this model was made.",
+            any(key.startswith("fisher.") for key in memory),
+            "EWC needs the Fisher information, and none was measured when this model was made "
+            "(--keep EWC); IDA needs none.",
         )
+
+    def penalty(self, sight: Sight) -> Float[Tensor, ""]:
         require(
             all(_shape(sight.memory, name) == w.shape for name, w in sight.new_weights.items()),
             "EWC: the Fisher information was not measured on this model; the memory beside it is "
