@@ -159,8 +159,8 @@ def remember(
     """
     engine.start()
     chosen = parse_method(method)
-    if chosen.alignment is None or not chosen.alignment.keeps:
-        return {}
+    if chosen.alignment is None or not chosen.remembers:
+        return {}  # and no image is read
     table, _ = to_train_on(model.open(images))
     missing = [name for name in table.classes if name not in model.classes]
     require(

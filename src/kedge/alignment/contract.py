@@ -72,11 +72,6 @@ class Alignment(ABC):
         Refuses, before anything is trained, where what is needed was not kept."""
         return None
 
-    @property
-    def keeps(self) -> bool:
-        """Whether anything is kept after a round, for which its images are looked at again."""
-        return type(self).remember is not Alignment.remember
-
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """What to keep when a round has ended, besides what was kept before it: `model` is what
         the round made, `pool` holds the images it trained on, which are gone afterwards."""
