@@ -16,7 +16,9 @@ from kedge.records import Collection, Record
 from kedge.report import collection_terminal, terminal_table, write_collection, write_report
 
 
-def run_recipe(recipe: Recipe, base: Experiment, folder: str | Path) -> tuple[Collection, Path]:
+def run_recipe(
+    recipe: Recipe, base: Experiment, folder: str | Path, jobs: int = 1
+) -> tuple[Collection, Path]:
     """Do whatever is not done yet. `base` is what the parts share; returns the page as well."""
     folder = Path(folder)
     experiments = recipe.experiments(base)
@@ -24,7 +26,7 @@ def run_recipe(recipe: Recipe, base: Experiment, folder: str | Path) -> tuple[Co
     for experiment in experiments.values():
         check(experiment)
     records = {
-        part: run_experiment(experiment, folder / folders[part])
+        part: run_experiment(experiment, folder / folders[part], jobs)
         for part, experiment in experiments.items()
     }
     collection = Collection(recipe.name, recipe.title, recipe.paper, records)

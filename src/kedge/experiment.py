@@ -48,6 +48,7 @@ from kedge.errors import KedgeError
 from kedge.evaluation import Score, Trial, evaluate, paired
 from kedge.heads import build_head
 from kedge.images.table import ImageTable
+from kedge.jobs import Job, work_off
 from kedge.methods import Method, parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Benchmark, Pool, label
@@ -123,11 +124,16 @@ class Experiment:
         return self.schedule.epochs * self.schedule.episodes
 
 
-def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
-    """Do whatever of the experiment is not done yet, and return the record of all of it."""
+def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) -> Record:
+    """Do whatever of the experiment is not done yet, and return the record of all of it.
+
+    With several jobs, so many methods and seeds are trained at the same time.
+    """
     engine.start()
+    require(jobs >= 1, f"--jobs is {jobs}: it must be at least 1.")
+    require(jobs == 1 or engine.n_processes() == 1, "--jobs: start it without torchrun.")
     folder = Path(folder)
-    if not (folder / "record.json").exists():  # something is to be trained
+    if jobs == 1 and not (folder / "record.json").exists():  # something is to be trained
         get_ready()
     images = check(experiment).fingerprint
     with only_one_process(folder):
@@ -137,6 +143,10 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
         left = sum(seed.rounds_to_train(methods) for seed in seeds)
         name = f"{whole.protocol}: training episodes"
         with progress.task(name, left * whole.episodes_per_round) as tick:
+            if jobs > 1:
+                for some in ([BASE], methods):
+                    left_over = [job for seed in seeds for job in seed.jobs(some)]
+                    work_off(folder, left_over, jobs, tick)
             runs = [run for seed in seeds for run in seed.runs(methods, tick)]
         chosen = protocol(whole.protocol)
         record = Record(
@@ -150,6 +160,15 @@ def run_experiment(experiment: Experiment, folder: str | Path) -> Record:
         )
         record.save(folder / "record.json")
         return Record.load(folder / "record.json")  # whoever reads it later has the very same
+
+
+def work(folder: Path, job: Job, beside: int, tick: Tick) -> None:
+    """One method of the experiment in a folder, for another process, which holds the folder."""
+    get_ready()
+    said = parse_json((folder / "experiment.json").read_text(encoding="utf-8"))
+    del said["images"]
+    seed = _Seed(from_dict(Experiment, said), job.seed, folder / f"seed-{job.seed}", beside)
+    seed.runs([] if job.method == BASE.label else [parse_method(job.method)], tick)
 
 
 def check(experiment: Experiment) -> ImageTable:
@@ -214,8 +233,8 @@ BASE = Method("base", "new")  # round 0, which all methods share
 class _Seed:
     """One seed of an experiment: its classes, its base model, and each method on top of it."""
 
-    def __init__(self, experiment: Experiment, seed: int, folder: Path) -> None:
-        self.experiment, self.seed, self.folder = experiment, seed, folder
+    def __init__(self, experiment: Experiment, seed: int, folder: Path, beside: int = 1) -> None:
+        self.experiment, self.seed, self.folder, self.beside = experiment, seed, folder, beside
         chosen = protocol(experiment.protocol)
         self.benchmark: Benchmark = chosen.benchmark(seed, experiment.data)
         self._keep_split()
@@ -239,10 +258,18 @@ class _Seed:
             )
 
     def rounds_to_train(self, methods: list[Method]) -> int:
-        places = [self._place(BASE, 0)]
-        for method in methods:
-            if method.trains_on != "nothing":
-                places += [self._place(method, round) for round in self.rounds]
+        return sum(self._left(method) for method in (BASE, *methods))
+
+    def jobs(self, methods: list[Method]) -> list[Job]:
+        """Of those methods that have something left to train."""
+        return [Job(self.seed, method.label) for method in methods if self._left(method)]
+
+    def _left(self, method: Method) -> int:
+        """Rounds that are to be trained."""
+        if method.trains_on == "nothing":
+            return 0
+        rounds = [0] if method is BASE else self.rounds
+        places = [self._place(method, round) for round in rounds]
         return sum(not (place / "run.json").exists() for place in places)
 
     def runs(self, methods: list[Method], tick: Tick) -> list[Run]:
@@ -359,7 +386,7 @@ class _Seed:
         accuracies = evaluate(result.model, trials, self.experiment.eval_episodes, self.seed)
         save_tensors(place / "episodes.safetensors", accuracies, {"seed": self.seed})
         measures, moves = self._drift(method, round, result.model)
-        n = engine.n_processes()
+        shared = {"processes": engine.n_processes(), "jobs": self.beside}
         return Run(
             seed=self.seed,
             method=method.label,
@@ -373,7 +400,7 @@ class _Seed:
             seconds=result.seconds,
             peak_memory_mb=peak,
             kept_bytes_per_class=self._kept_bytes(method, round, result.model),
-            environment=environment() | ({"processes": str(n)} if n > 1 else {}),
+            environment=environment() | {key: str(n) for key, n in shared.items() if n > 1},
             measures=measures,
             anchors=moves,
         )

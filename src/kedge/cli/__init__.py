@@ -36,7 +36,7 @@ def main() -> None:
     # Threads that wait for each other shall go to sleep soon. By default they spin, and where
     # another program wants a core a training step takes 20 times as long. See LOG.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
-    _keep_memory()
+    keep_memory()
     # A polite kill ends as Ctrl-C does: what is temporary is removed, and work can go on.
     signal.signal(signal.SIGTERM, _stop)
     try:
@@ -97,7 +97,7 @@ def _stop(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let glibc keep large blocks that are freed, for the next step needs them again.
 
     By default each goes back to the system and comes again as empty pages: on 2 cores that took

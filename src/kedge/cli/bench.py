@@ -115,6 +115,9 @@ class Bench:
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
     """Test episodes per pool; the interval shrinks with their square root."""
+    jobs: int = 1
+    """How many methods and seeds to train at the same time, each in a process of its own: pays with
+    several GPUs, or with one on which NVIDIA's Multi-Process Service runs."""
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
@@ -134,7 +137,7 @@ class Bench:
     @classmethod
     def _shared(cls) -> set[str]:
         """The settings that an experiment has under the same names."""
-        return {f.name for f in fields(cls)} - {"name", "out"}
+        return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
 
     def run(self, console: Console) -> None:
         from kedge import progress
@@ -151,7 +154,7 @@ class Bench:
         base = replace(recipe.base(), **values)
         folder = self.out or Path("runs") / recipe.name
         with progress.display():
-            collection, page = run_recipe(recipe, base, folder)
+            collection, page = run_recipe(recipe, base, folder, self.jobs)
         console.print(collection_terminal(collection))
         say(console, f"Figures: {folder / 'figures'}\nReport: {page}")
 
