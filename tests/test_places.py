@@ -43,12 +43,9 @@ def models(request: pytest.FixtureRequest) -> tuple[Model, Model]:
 def test_old_classes_are_named_after_an_update(models: tuple[Model, Model]) -> None:
     base, better = models
     assert named(base, OLD) > 50  # a guess is right in 13%
-    if base.config.head.head == "ridge":  # a row is no place: it stays what it was
-        assert base.places is None
-        assert better.places is None
-        return
     by_anchors = replace(better, places=None)
-    assert named(better, OLD) > named(by_anchors, OLD) + 10
+    if base.config.head.head != "ridge":  # whose rows do not go stale as soon
+        assert named(better, OLD) > named(by_anchors, OLD) + 10
     assert named(better, OLD) > 30  # a guess is right in 7%
     assert named(better, NEW) > 40
 
@@ -60,6 +57,23 @@ def test_anchors_stay_as_they_were_made(models: tuple[Model, Model]) -> None:
         assert base.places is None
         assert torch.equal(better.places_of(NEW), better.anchors_of(NEW))
         assert not torch.allclose(better.places_of(OLD), base.anchors_of(OLD), atol=1e-2)
+
+
+def test_examples_add_to_what_is_remembered(models: tuple[Model, Model]) -> None:
+    """Of a class of which there are both, the place counts as five examples."""
+    _, better = models
+    support = drawings(OLD[:3], 60, 5)
+    both = better.classifier(support, known=OLD[:5])
+    assert both.classes == (*OLD[3:5], *sorted(OLD[:3]))
+    places = better.places_of(both.classes)
+    features = better.embed(support.images).split(5)
+    examples = [places[:1], places[1:2]]
+    examples += [
+        torch.cat([*some.split(1), *[p[None]] * 5])
+        for some, p in zip(features, places[2:], strict=True)
+    ]
+    wanted = better.head.anchors(examples)
+    torch.testing.assert_close(both.representatives, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_places_are_saved(models: tuple[Model, Model], tmp_path: Path) -> None:

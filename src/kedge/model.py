@@ -19,7 +19,7 @@ from kedge.backbones import build_backbone
 from kedge.config import BackboneConfig, HeadConfig, require
 from kedge.durable import digest
 from kedge.errors import KedgeError
-from kedge.heads import Head, RidgeHead, build_head
+from kedge.heads import Head, build_head
 from kedge.images.augment import plain
 from kedge.images.files.archives import hidden
 from kedge.images.pictures import Fit, Look
@@ -30,6 +30,7 @@ from kedge.pools import Pool
 from kedge.progress import Tick, silent, task
 
 CUSTOM = "custom"  # the name of a backbone that the caller has handed in
+PLACE_COUNTS = 5  # examples, beside those of a class that the model knows
 EMBED_BATCH = 500  # images at a time when nothing trains
 EMBED_SIDE = {"cpu": 28, "cuda": 84}  # px; larger images fewer at a time, most of all for a cache
 
@@ -104,7 +105,7 @@ class Model:
     classes: tuple[str, ...]  # of the anchors
     anchors: Float[Tensor, "classes r"]
     lineage: tuple[LineageEntry, ...]
-    places: Float[Tensor, "classes r"] | None = None  # see kedge.places; None: as the anchors
+    places: Float[Tensor, "classes d"] | None = None  # see kedge.places; None: as the anchors
 
     @property
     def device(self) -> torch.device:
@@ -187,10 +188,12 @@ class Model:
         place = {name: i for i, name in enumerate(self.classes)}
         return self.anchors[[place[name] for name in classes]]
 
-    def places_of(self, classes: Sequence[str]) -> Float[Tensor, "k r"]:
-        """Where these classes are now, which is what they are named by."""
-        where = self.anchors if self.places is None else self.places
-        return replace(self, anchors=where).anchors_of(classes)
+    def places_of(self, classes: Sequence[str]) -> Float[Tensor, "k d"] | None:
+        """Where the means of these classes are by now; None if the model cannot tell."""
+        where = self.places
+        if where is None and self.head.anchors_are_means:
+            where = self.anchors
+        return None if where is None else replace(self, anchors=where).anchors_of(classes)
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter of backbone and head, itself and no copy, by name."""
@@ -205,40 +208,58 @@ class Model:
 
         `support` is a folder of class folders, a table, images by class name, or whatever else
         `open_images` takes. `known` says whether, or which of, the known classes are meant; by
-        default all, if there is no support. Of a class that is in both, the examples count.
+        default all, if there is no support. A class that is in both is learned from its examples
+        and from what is remembered of it, which counts as five more.
         """
         known = support is None if known is None else known
-        learned = None if support is None else self._from(support)
-        new = () if learned is None else learned.classes
-        names = self.classes if known is True else tuple(known or ())
-        kept = [name for name in names if name not in set(new)]
-        if unknown := set(kept) - set(self.classes):
+        if isinstance(known, str):
+            raise KedgeError(f"known='{known}': give the names of classes as a list.")
+        names = self.classes if known is True else tuple(dict.fromkeys(known or ()))
+        if unknown := set(names) - set(self.classes):
             raise KedgeError(f"The model does not know a class named '{min(unknown)}'.")
-        if not kept and not new:
+        table = None if support is None else self._support(support)
+        new = () if table is None else table.classes
+        if not names and not new:
             nothing = "knows no class yet" if known is True else "was given none to choose among"
             raise KedgeError(f"The model {nothing}: give it examples of some classes.")
-        if len(kept) < len(names):
-            progress.note(
-                f"{len(names) - len(kept)} of the classes that the model knows are among the "
-                "examples: these count, and not the anchors"
-            )
-        if learned is None or not kept:
-            return learned or Classifier(self, tuple(kept), self.places_of(kept))
-        if self.head.learns_rows and self.places is None:
-            raise KedgeError(
-                "The head of this model learns its anchors and does not make them from images, so "
-                "they cannot be compared with examples: leave out the known classes, or give "
-                "examples of them too."
-            )
-        if len(new) == 1 and isinstance(self.head, RidgeHead):
-            raise KedgeError(
-                f"A ridge head learns a class by what tells it from others: '{new[0]}' alone "
-                "cannot be told from the known ones; give examples of a second class."
-            )
-        points = torch.cat([self.places_of(kept), learned.representatives])
-        return Classifier(self, (*kept, *new), points)
+        features = () if table is None else self.embed(table.images).split(table.counts.tolist())
+        examples = dict(zip(new, features, strict=True))
+        with torch.no_grad():
+            return self._beside(names, examples) if names else self._apart(examples)
 
-    def _from(self, support: Any) -> Classifier:
+    def _apart(self, examples: Mapping[str, Float[Tensor, "_ d"]]) -> Classifier:
+        """Classes that are known from their examples alone."""
+        counts = torch.tensor([len(some) for some in examples.values()], device=self.device)
+        padded = nn.utils.rnn.pad_sequence(list(examples.values()), batch_first=True)
+        present = torch.arange(padded.shape[1], device=self.device) < counts[:, None]
+        return Classifier(self, tuple(examples), self.head.fit(padded, present))
+
+    def _beside(
+        self, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
+    ) -> Classifier:
+        """Each known class has an example, too: its place."""
+        places = self.places_of(known)
+        if places is None and examples:
+            raise KedgeError(
+                "The file of this model does not say where its classes are, so they cannot be "
+                "compared with examples: leave out the known ones, or give examples of them alone."
+            )
+        if places is None:
+            return Classifier(self, tuple(known), self.anchors_of(known))
+        place = dict(zip(known, places.split(1), strict=True))
+        together = {name: place[name] for name in known if name not in examples}
+        if in_both := len(known) - len(together):
+            progress.note(
+                f"{in_both} of the classes that the model knows are among the examples: both what "
+                "it remembers and the examples count"
+            )
+        for name, some in examples.items():
+            remembered = [place[name].expand(PLACE_COUNTS, -1)] if name in place else []
+            together[name] = torch.cat([some, *remembered])
+        # One class at a time: there may be thousands.
+        return Classifier(self, tuple(together), self.head.anchors(list(together.values())))
+
+    def _support(self, support: Any) -> ImageTable:
         """Every class that is meant must have an example: images of others would be named wrong."""
         table = self.open(support)
         empty = [
@@ -256,12 +277,7 @@ class Model:
                     f"{Path(support) / lost[0]}: this class has no example that can be read: add "
                     "some, or take it away."
                 )
-        features = self.embed(table.images).split(table.counts.tolist())
-        padded = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
-        longest = torch.arange(padded.shape[1], device=self.device)
-        present = longest < table.counts.to(self.device)[:, None]
-        with torch.no_grad():
-            return Classifier(self, table.classes, self.head.fit(padded, present))
+        return table
 
     def open(self, source: Any) -> ImageTable:
         """Images from wherever they are, brought to the size that this model takes."""
@@ -334,19 +350,19 @@ class Classifier:
     classes: tuple[str, ...]
     representatives: Float[Tensor, "k r"]
 
-    def probabilities(self, images: Tensor | np.ndarray | FileRows) -> Float[Tensor, "n k"]:
-        """Of each class for each image; uint8, N×C×H×W, N×H×W×C or N×H×W."""
+    def probabilities(self, images: Any) -> Float[Tensor, "n k"]:
+        """Of each class for each image. Images are an array of the size that the model takes
+        (uint8, N×C×H×W, N×H×W×C or N×H×W), or paths, Pillow images or arrays of any size."""
         return torch.cat(list(self._some(images)))
 
-    def predict(self, images: Tensor | np.ndarray | FileRows) -> list[str]:
+    def predict(self, images: Any) -> list[str]:
         """The name of the likeliest class of each image."""
         return [best[0][0] for best in self.top(images, 1)]
 
-    def top(
-        self, images: Tensor | np.ndarray | FileRows, n: int = 3
-    ) -> list[list[tuple[str, float]]]:
+    def top(self, images: Any, n: int = 3) -> list[list[tuple[str, float]]]:
         """The n likeliest classes of each image (all, if there are fewer), each with its
         probability, the likeliest first."""
+        require(n >= 1, f"n is {n}: at least the likeliest class is named.")
         found = []
         for some in self._some(images):
             best = some.topk(min(n, len(self.classes)), 1)
@@ -356,8 +372,10 @@ class Classifier:
         return found
 
     @torch.no_grad()
-    def _some(self, images: Tensor | np.ndarray | FileRows) -> Iterator[Float[Tensor, "n k"]]:
+    def _some(self, images: Any) -> Iterator[Float[Tensor, "n k"]]:
         """Probabilities, of some images at a time: with thousands of classes all may be many."""
+        if not isinstance(images, Tensor | np.ndarray | FileRows):
+            images = self._pictures(images if isinstance(images, list | tuple) else [images])
         # One is enough of a file, whose images have one size.
         few = images[:1] if isinstance(images, FileRows) else images
         table = ImageTable.build(few, [0] * len(few), ["?"], "images")
@@ -371,6 +389,14 @@ class Classifier:
             for batch in pixels.split(size):
                 features = self.model.embed(batch, tick)
                 yield self.model.head.logits(features, self.representatives).softmax(-1)
+
+    def _pictures(self, images: Sequence[Any]) -> Tensor | FileRows:
+        """Brought to what the model takes, each in its place."""
+        require(len(images) > 0, "No image was given to be named.")
+        table = self.model.open({"?": images})
+        lost = len(images) - len(table)
+        require(lost == 0, f"{lost} of {len(images)} images to be named cannot be read.")
+        return table.images
 
 
 def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ code.
     embedding.*   float32   the backbone's weights, and the mean and std of the training images
     head.*                  the head's own parameters, if it has any
     anchors       C × r     one row per class that was ever learned, in the order of `classes`
-    places        C × r     where these classes are now, if that is not where their anchors are
+    places        C × d     where the means of these classes are by now, if the anchors are not that
     metadata["kedge"]       JSON: sha256 of the file, version, format, config, classes, lineage
 
 docs/model-file.md says all of it, for those who read it without kedge.
@@ -83,12 +83,14 @@ def _rebuild(
             raise ValueError(f"its backbone does not give {config.n_features} features")
         head = build_head(config.head, config.n_features)
     classes, anchors = _names(about["classes"]), tensors.pop("anchors")
-    places = tensors.pop("places", anchors)
+    places = tensors.pop("places", None)
     if anchors.dtype != torch.float32 or anchors.ndim != 2:
         raise TypeError("its anchors are no rows of float32")
-    if (places.dtype, places.shape) != (anchors.dtype, anchors.shape):
-        raise TypeError("its places are not like its anchors")
-    checked = [anchors, places, *(tensors.values() if backbone is None else ())]
+    checked = [anchors, *(tensors.values() if backbone is None else ())]
+    if places is not None:
+        if places.dtype != torch.float32 or places.shape != (len(classes), config.n_features):
+            raise TypeError("its places are no rows of float32 for each class")
+        checked.append(places)
     if not all(bool(value.isfinite().all()) for value in checked):
         raise ValueError("some of its weights or anchors are no finite numbers")
     _fill(embedding, "embedding.", tensors)
@@ -103,8 +105,7 @@ def _rebuild(
     embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     embedding.eval().requires_grad_(False)
     head.eval().requires_grad_(False)
-    elsewhere = None if places is anchors else places
-    return Model(config, embedding, head, classes, anchors, lineage, elsewhere)
+    return Model(config, embedding, head, classes, anchors, lineage, places)
 
 
 def _fill(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:

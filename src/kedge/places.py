@@ -1,4 +1,4 @@
-"""Where classes are now, so that a model can name them long after their images are gone.
+"""Where classes are by now, so that a model can name them long after their images are gone.
 
 An anchor stays as it was made, for that is what later rounds are held to. The network goes on
 moving, though. IDA keeps the verdicts among old classes, but images as a whole leave their anchors
@@ -6,9 +6,12 @@ behind, and fresh anchors of new classes, right among the images, then win them 
 drawings at 84 px, 70% were named right, and after one update with 6 more kinds 2% (LOG.md).
 
 But the new images are seen by both networks. An affine map from where they were to where they are,
-by ridge regression, takes the places of old classes along: 59% then, and 64% if their images were
+by ridge regression, takes the means of old classes along: 59% then, and 64% if their images were
 still there. Yu et al. (Semantic Drift Compensation, CVPR 2020) move prototypes by the mean drift
 around them; Gomez-Villa et al. (Learnable Drift Compensation, ECCV 2024) learn a map as here.
+
+A place is a mean of features, whatever the head: to name classes, the head learns them from their
+places, as from an example of each.
 """
 
 from __future__ import annotations
@@ -19,37 +22,35 @@ from torch import Tensor
 
 from kedge.images.table import ImageTable
 from kedge.model import Model
-from kedge.pools import Pool, union, whole
+from kedge.pools import Pool
 
 SEEN = 2000  # images that the map is fitted to
-OF_A_CLASS = 50  # images whose mean is its place, where the anchor is not
+OF_A_CLASS = 50  # images whose mean is its place, where that is not the anchor
 PULL = 1.0  # of the map to a mere shift, beside the mean variance of the images
 
 
 @torch.no_grad()
-def places(
-    before: Model, after: Model, trained: Pool, table: ImageTable
-) -> Float[Tensor, "classes r"] | None:
+def places(before: Model, after: Model, table: ImageTable) -> Float[Tensor, "classes d"] | None:
     """Of all classes of a model that has just learned a delivery; None: where the anchors are."""
     delivered = set(table.classes)
     old = [name for name in after.classes if name not in delivered]
-    rows = torch.arange(len(table))[:: -(-len(table) // SEEN)]
-    now = after.head.points(after.embed_rows(table, rows))
-    if now is None or not (old or after.head.learns_rows):
+    means = after.head.anchors_are_means
+    if means and not old:
         return None
-    known = dict(zip(after.classes, after.anchors, strict=True))
-    if after.head.learns_rows:  # a learned anchor is not where the images are
-        known |= _means(after, trained, table)
+    known = dict(zip(after.classes, after.anchors, strict=True)) if means else _means(after, table)
     if old:
-        then = before.head.points(before.embed_rows(table, rows))
-        assert then is not None
-        known |= dict(zip(old, follow(before.places_of(old), then, now), strict=True))
+        was = before.places_of(old)
+        if was is None:  # its file is of an early version
+            return None
+        rows = torch.arange(len(table))[:: -(-len(table) // SEEN)]
+        then, now = (model.embed_rows(table, rows) for model in (before, after))
+        known |= dict(zip(old, follow(was, then, now), strict=True))
     return torch.stack([known[name] for name in after.classes])
 
 
 def follow(
-    places: Float[Tensor, "k r"], then: Float[Tensor, "n r"], now: Float[Tensor, "n r"]
-) -> Float[Tensor, "k r"]:
+    places: Float[Tensor, "k d"], then: Float[Tensor, "n d"], now: Float[Tensor, "n d"]
+) -> Float[Tensor, "k d"]:
     """Places that went the way of the images."""
     x, y, p = (each.double() for each in (then, now, places))
     from_, to = x.mean(0), y.mean(0)
@@ -59,12 +60,7 @@ def follow(
     return (p + p @ torch.linalg.solve(gram, x.mT @ (y - x)) + to).to(places.dtype)
 
 
-def _means(model: Model, trained: Pool, table: ImageTable) -> dict[str, Tensor]:
-    done = set(trained.classes)
-    rest = [name for name in table.classes if name not in done]
-    pool = union("delivered", [trained, whole("rest", table, rest)])
-    some = Pool(pool.name, table, pool.classes, tuple(r[:OF_A_CLASS] for r in pool.class_rows))
-    means = torch.stack([features.mean(0) for features in model.class_features(some)])
-    found = model.head.points(means)
-    assert found is not None
-    return dict(zip(some.classes, found, strict=True))
+def _means(model: Model, table: ImageTable) -> dict[str, Float[Tensor, " d"]]:
+    rows = tuple(table.rows_of(name)[:OF_A_CLASS] for name in table.classes)
+    features = model.class_features(Pool("delivered", table, table.classes, rows))
+    return dict(zip(table.classes, (some.mean(0) for some in features), strict=True))

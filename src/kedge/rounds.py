@@ -67,7 +67,7 @@ def one_round(
     delivered = set(table.classes)
     order = (*(name for name in model.classes if name not in delivered), *table.classes)
     model = replace(model, classes=order, anchors=model.anchors_of(order))
-    model = replace(model, places=places(start, model, shared.train, table)).to("cpu")
+    model = replace(model, places=places(start, model, table)).to("cpu")
     agreed = None if model.places is None else engine.agreed(model.places)
     return replace(model, anchors=engine.agreed(model.anchors), places=agreed)
 

@@ -255,14 +255,11 @@ def test_some_of_the_anchors_are_representatives_too(head: Head) -> None:
     )
 
 
-def test_an_image_is_nearest_to_its_own_point(head: Head) -> None:
-    """Where representatives are places, the point of an image is one, too."""
-    images = normal(6, D)
-    points = head.points(images)
-    if points is None:
-        return
-    assert points.shape[-1] == head.fit(clusters(3, 2)).shape[-1]
-    assert head.logits(images, points).argmax(-1).tolist() == [0, 1, 2, 3, 4, 5]
+def test_anchors_are_means_where_the_head_says_so(head: Head) -> None:
+    features = [normal(n, D, seed=n) for n in (3, 5, 4)]
+    means = torch.stack([of_class.mean(0) for of_class in features])
+    anchors = head.anchors(features, head.rows(features) if head.learns_rows else None)
+    assert head.anchors_are_means == (anchors.shape == means.shape and anchors.equal(means))
 
 
 def test_temperature_divides_the_logits_and_changes_no_decision(name: str) -> None:

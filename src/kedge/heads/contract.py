@@ -19,6 +19,7 @@ class Head(nn.Module, ABC):
 
     learns_rows: bool = False  # whether a round learns a representative for each of its classes
     rows_pace: float = 1.0  # how much faster than the network they learn
+    anchors_are_means: bool = False  # of the features; otherwise a model keeps these, too
 
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
@@ -60,11 +61,6 @@ class Head(nn.Module, ABC):
     ) -> Float[Tensor, "k r"]:
         """What is kept of each class of a finished round, from all its training images, or from
         the rows that were learned."""
-
-    def points(self, features: Float[Tensor, "*e n d"]) -> Float[Tensor, "*e n r"] | None:
-        """Images among the representatives, where these are places that images can be near to.
-        Then kedge.places follows classes that later rounds move."""
-        return None
 
     def loss(
         self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, rows: Float[Tensor, "k r"] | None

@@ -67,10 +67,7 @@ class ECMHead(Head):
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k r"]
     ) -> Float[Tensor, "*e n k"]:
-        return closeness(self.points(features), representatives) / self.temperature
-
-    def points(self, features: Float[Tensor, "*e n d"]) -> Float[Tensor, "*e n r"]:
-        return features @ self.lift.mT
+        return closeness(features @ self.lift.mT, representatives) / self.temperature
 
     def practise(
         self,
@@ -84,7 +81,7 @@ class ECMHead(Head):
         return self.logits(images, points), targets
 
     def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
-        return self.points(torch.stack([of_class.mean(0) for of_class in features]))
+        return torch.stack([of_class.mean(0) for of_class in features]) @ self.lift.mT
 
     def anchors(
         self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k r"] | None = None

@@ -16,6 +16,8 @@ from kedge.heads.contract import Head, asked, closeness
 class PrototypeHead(Head):
     """Scores are negative squared distances, not divided by the dimension."""
 
+    anchors_are_means = True
+
     def fit(
         self, support: Float[Tensor, "*e k s d"], present: Bool[Tensor, "*e k s"] | None = None
     ) -> Float[Tensor, "*e k d"]:
@@ -42,6 +44,3 @@ class PrototypeHead(Head):
         self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k d"] | None = None
     ) -> Float[Tensor, "k d"]:
         return torch.stack([of_class.mean(0) for of_class in features])
-
-    def points(self, features: Float[Tensor, "*e n d"]) -> Float[Tensor, "*e n d"]:
-        return features
