@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.model import Model
 
+Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]  # of conftest.py
 EPISODE = EpisodeShape(n_way=3, n_shot=2, n_query=3)
 SHORT = {"episode": EPISODE, "schedule": Schedule(epochs=2, episodes=6, val_episodes=10)}
 NAMES = [[f"{round} {i}" for i in range(6)] for round in ("first", "second", "third")]
@@ -146,6 +149,30 @@ def test_images_to_validate_on_must_fit(first: Path) -> None:
         api.train(first, val=large, width=4, **SHORT)
 
 
+def test_validation_on_what_is_trained_on_is_told(
+    first: Path, second: Path, table: ImageTable, notes: list[str]
+) -> None:
+    """Not where classes are alike by their made-up names alone."""
+
+    def told(images: object, val: object) -> list[str]:
+        notes.clear()
+        api.train(images, val=val, width=4, **SHORT)
+        return [note for note in notes if "flatters" in note]
+
+    flatters = "are trained on; if these are the same images, the number flatters"
+    assert told(first, first) == [f"{first}: 6 of 6 classes that validate {flatters}"]
+    assert told(first, second) == []
+    assert told(first, None) == []
+    numbered = (table.images.numpy(), table.labels.numpy())
+    others = (255 - table.images.numpy(), table.labels.numpy())
+    assert len(told(numbered, numbered)) == 1
+    assert told(numbered, others) == []
+    base = api.train(first, width=4, **SHORT)
+    notes.clear()
+    api.update(base, second, val=second, **SHORT)
+    assert f"{second}: 6 of 6 classes that validate {flatters}" in notes
+
+
 def test_with_many_classes_some_are_set_apart_and_known_all_the_same(many: ImageTable) -> None:
     model = api.train(many, width=4, **SHORT)
     trained = model.lineage[0].classes
@@ -218,6 +245,32 @@ def test_wishes_that_never_work_are_told_before_images_are_read(wish: EpisodeWis
         api.train("gone", episode=wish)
     with pytest.raises(KedgeError, match="--epochs"):
         api.train("gone", schedule=ScheduleWish(epochs=0))
+
+
+def test_what_is_of_another_kind_is_told_with_what_to_give(
+    plainly: Plainly, by_command: dict[str, Path], second: Path
+) -> None:
+    file, images = str(by_command["base"]), str(second)
+    model = f"kedge.Model.load({file!r})"
+    wishes = {
+        "episode={'n_way': 3}": "episode is a dict: give a kedge.EpisodeWish",
+        "schedule={'epochs': 1}": "schedule is a dict: give a kedge.ScheduleWish",
+        "episode=None": "episode is a NoneType: give a kedge.EpisodeWish",
+        "episode=kedge.Schedule()": "episode is a Schedule: give a kedge.EpisodeWish",
+    }
+    a_file = "model is a str: give a kedge.Model, as kedge.Model.load(FILE) reads it."
+    expected = {
+        f"kedge.update({file!r}, {images!r})": a_file,
+        f"kedge.evaluate({file!r}, {images!r})": a_file,
+        f"kedge.remember({file!r}, {images!r}, method='EIML')": a_file,
+        f"kedge.evaluate({model}, {images!r}, episode={{}})": "episode is a dict: give a kedge.E",
+    }
+    for wish, sentence in wishes.items():
+        expected[f"kedge.train('gone', {wish})"] = sentence
+        expected[f"kedge.update({model}, 'gone', {wish})"] = sentence
+    found = plainly({call: call for call in expected})
+    for call, sentence in expected.items():
+        assert found[call]["said"].startswith(f"KedgeError: {sentence}"), (call, found[call])
 
 
 def test_images_that_are_not_square_are_refused_before_training() -> None:
@@ -336,6 +389,23 @@ def test_a_memory_carries_over_two_updates(
         for key, value in memories[2].items():
             assert (value >= memories[1][key]).all()
         assert any((value > memories[1][key]).any() for key, value in memories[2].items())
+
+
+def test_a_class_that_comes_back_is_kept_once(
+    remembered: tuple[str, list[Model], list[dict[str, Tensor]]],
+    tmp_path: Path,
+    draw_classes: Callable[..., Path],
+) -> None:
+    """Otherwise an old task could ask to tell it from itself."""
+    method, models, memories = remembered
+    some = draw_classes(tmp_path / "some", [*NAMES[0][:3], *(f"new {i}" for i in range(3))])
+    better = api.update(models[2], some, method=method, memory=memories[2], **SHORT)
+    kept = api.remember(better, some, method=method, before=memories[2])
+    assert len(better.classes) == 18 + 3
+    if method.startswith("EIML"):
+        assert json.loads(kept["names"].numpy().tobytes()) == list(better.classes)
+        assert kept["counts"].tolist() == [4] * 21
+    api.update(better, some, method=method, memory=kept, **SHORT)
 
 
 def test_without_its_memory_a_method_says_what_it_lacks(

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
+from kedge.durable import only_one_process
 from kedge.model import Model
 from kedge.records import Record
 
@@ -144,6 +145,12 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         train("first", *SHORT, "--keep", "EIML exemplars=1"),
         ["EIML", "exemplars"],
     ),
+    "to keep what is never needed": (
+        train("first", *SHORT, "--keep", "ida lambda=5"),
+        ["--keep ida lambda=5", "EWC and EIML", "nothing but the model", "leave --keep out"],
+    ),
+    "to keep for what is no update": (train("first", "--keep", "PAR"), ["--keep PAR", "EIML"]),
+    "to keep nothing later on": (update("base.kedge", "--keep", "FT"), ["--keep FT", "EIML"]),
     "range that starts with the greater": (train("first", "--n-way", "5", "3"), ["--n-way", "5 3"]),
     "no memory": (update("base.kedge", "--method", "EIML"), ["EIML needs images", "IDA"]),
     "no Fisher information": (update("base.kedge", "--method", "EWC"), ["EWC needs the Fisher"]),
@@ -445,7 +452,7 @@ def test_predict_chooses_among_known_and_new_classes(used: dict[str, Any]) -> No
 
 def test_of_known_classes_with_examples_the_examples_count(used: dict[str, Any]) -> None:
     told = used["twice"].err.strip()
-    assert told.startswith("6 of the classes that the model knows are among the examples")
+    assert told.startswith("of 6 of the known classes there are examples")
     alone = {line["image"]: line for line in predictions(used["folder"])}
     for line in predictions(used["twice"]):  # six further classes take some of the probability
         if line["class"].startswith("second"):
@@ -626,6 +633,27 @@ def test_reader_that_goes_away_is_no_error(
     finally:
         os.close(write)
     assert ended.stderr.strip() == ""
+
+
+# ── one process at a time ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", [["train"], ["update", "base.kedge"]])
+def test_a_second_process_is_told_of_the_file(
+    ready: Ready, by_command: dict[str, Path], first: Path, tmp_path: Path, command: list[str]
+) -> None:
+    shutil.copy(by_command["base"], tmp_path)
+    with only_one_process(tmp_path, ".next.kedge.lock"):
+        ended = ready.kedge(*command, first, "--out", "next.kedge", *SHORT, *QUICK, cwd=tmp_path)
+    said = "next.kedge: another kedge process is working here; wait for it or use another --out."
+    assert ended.sentence == said
+    assert [path.name for path in tmp_path.iterdir()] == ["base.kedge"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux")
+def test_a_folder_that_takes_no_file_is_not_in_use(ready: Ready, first: Path) -> None:
+    ended = ready.kedge("train", first, "--out", "/proc/next.kedge", *SHORT, *QUICK)
+    assert ended.sentence.startswith("/proc: cannot write here (")
 
 
 # ── methods with a memory, by the command ────────────────────────────────────────────────────

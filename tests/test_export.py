@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -206,6 +207,19 @@ def test_nothing_is_overwritten(trained: Any, ready: Ready, tmp_path: Path) -> N
     assert (tmp_path / "there.onnx").read_text() == "mine"
 
 
+def test_one_class_is_no_classifier(trained: Any, ready: Ready, tmp_path: Path) -> None:
+    """In the words of predict, which could not use it either."""
+    model, out = trained("conv4", "prototype"), tmp_path / "out.onnx"
+    support = support_of(Model.load(model), tmp_path / "support")
+    for name in ("b b", "ü"):
+        shutil.rmtree(support / name)
+    exported = ready.kedge("export", model, "--out", out, "--support", support).sentence
+    assert f"{support}: there is one class only, 'a'" in exported
+    assert not out.exists()
+    image = next(support.rglob("*.png"))
+    assert ready.kedge("predict", model, image, "--support", support).sentence == exported
+
+
 @pytest.mark.parametrize("name", ["onnx", "onnxscript"])
 def test_what_is_not_installed_is_named(
     trained: Any, ready: Ready, tmp_path: Path, name: str
@@ -249,9 +263,8 @@ def test_features_in_plain_pytorch(trained: Any, tmp_path: Path, backbone: str) 
     torch.testing.assert_close(features, model.embed(images))
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_classes_in_plain_numpy(trained: Any, tmp_path: Path, head: str) -> None:
-    model = Model.load(file := trained("conv4", head))
+def test_classes_in_plain_numpy(trained: Any, tmp_path: Path) -> None:
+    model = Model.load(file := trained("conv4", "prototype"))
     paths = sorted(support_of(model, tmp_path).rglob("*.png"))
     said = [line.split("\t") for line in run_script("by_numpy.py", file, *paths).splitlines()]
     images = model.open(tmp_path).images

@@ -27,7 +27,15 @@ from kedge.choices import (
     choose_backbone,
     choose_schedule,
 )
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, TrainConfig, from_dict, require
+from kedge.config import (
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    Schedule,
+    TrainConfig,
+    from_dict,
+    require,
+)
 from kedge.evaluation import Score
 from kedge.images.decoding import LARGEST
 from kedge.images.sources import EMBEDDED, is_store, open_images
@@ -51,6 +59,17 @@ from kedge.training import check_batch
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a data set
 MADE_UP = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without any
 NAMED_AT_ONCE = 1000  # images: with thousands of classes each has thousands of scores
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "model": ((Model,), "a kedge.Model, as kedge.Model.load(FILE) reads it"),
+    "episode": (
+        (EpisodeWish, EpisodeShape),
+        "a kedge.EpisodeWish, which leaves open what is not given, or a kedge.EpisodeShape",
+    ),
+    "schedule": (
+        (ScheduleWish, Schedule),
+        "a kedge.ScheduleWish, which leaves open what is not given, or a kedge.Schedule",
+    ),
+}
 NO_WISH, AS_USUAL = EpisodeWish(), ScheduleWish()
 
 
@@ -94,7 +113,7 @@ def train(
         fit=table.fit,
         inverted=table.inverted,
     )
-    shared = share_out(table, to_validate_on(val, table) or apart, episode, seed)
+    shared = _shared(table, val, apart, episode, seed)
     start = new_model(shape, shared.train, torch_seed("weights", seed), module)
     config = _settled(table, shared, schedule, seed, why)
     return one_round(start, shared, Method("base", "new"), config, checkpoint, table)
@@ -118,6 +137,7 @@ def update(
     given is chosen to suit the new images.
     """
     engine.start()
+    _check_kinds(model=model)
     _check(episode, schedule, seed)
     chosen = parse_method(method)
     require(
@@ -132,7 +152,7 @@ def update(
         "an update, 'kedge predict --support FOLDER --known' names it beside those that are known.",
     )
     back = _coming_back(model, table)
-    shared = share_out(table, to_validate_on(val, table) or apart, episode, seed)
+    shared = _shared(table, val, apart, episode, seed)
     shared = rehearsable(shared, chosen, memory or {}, episode)
     why = []
     if back:
@@ -158,6 +178,7 @@ def remember(
     `before` is what it kept when the rounds before had ended.
     """
     engine.start()
+    _check_kinds(model=model)
     chosen = parse_method(method)
     if chosen.alignment is None or not chosen.remembers:
         return {}  # and no image is read
@@ -191,6 +212,7 @@ def evaluate(
     With `known`, how many of these images it names right among all classes that it knows, without
     any example; images of other classes are left aside.
     """
+    _check_kinds(model=model, episode=episode)
     require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
     table = to_test_on(model.open(images))
@@ -221,9 +243,16 @@ def _naming(model: Model, table: ImageTable) -> Score:
 
 def _check(episode: AnyEpisode, schedule: AnySchedule, seed: int) -> None:
     """What can never work is said before any image is read."""
+    _check_kinds(episode=episode, schedule=schedule)
     given = {name: value for name, value in asdict(episode).items() if value is not None}
     config = TrainConfig(EpisodeShape(**given), choose_schedule(schedule, 2, gpu=False)[0], seed)
     check_batch(config.schedule)
+
+
+def _check_kinds(**given: object) -> None:
+    for name, value in given.items():
+        kinds, give = KINDS[name]
+        require(isinstance(value, kinds), f"{name} is a {type(value).__name__}: give {give}.")
 
 
 def _called(images: Images, table: ImageTable) -> ImageTable:
@@ -245,6 +274,24 @@ def _why_size(images: Images, table: ImageTable) -> list[str]:
     else:
         why = "about as large as the images are"
     return [f"--image-size {size}: {why}"]
+
+
+def _shared(
+    table: ImageTable, val: Images | None, apart: ImageTable | None, episode: AnyEpisode, seed: int
+) -> Shared:
+    given = to_validate_on(val, table)
+    shared = share_out(table, given or apart, episode, seed)
+    trained = set(shared.train.classes)
+    both = [name for name in shared.val.classes if name in trained]
+    if given is None or not both:
+        return shared
+    # Two classes that only have a number, and the same one, are hardly the same.
+    if not all(map(MADE_UP.fullmatch, both)) or given.fingerprint == table.fingerprint:
+        progress.note(
+            f"{given.source}: {len(both)} of {len(shared.val.classes)} classes that validate are "
+            "trained on; if these are the same images, the number flatters"
+        )
+    return shared
 
 
 def _settled(

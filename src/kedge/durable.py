@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import torch
@@ -219,11 +220,14 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -> Iterator[None]:
+def only_one_process(
+    folder: Path, name: str = ".lock", patience: float = 0.0, file: Path | None = None
+) -> Iterator[None]:
     """Hold a lock while the body runs; a second process is told after so many seconds, not let in.
 
-    The system drops the lock when its holder dies, however it dies, so nothing goes stale.
-    Processes that work as one hold it together, by the first of them.
+    It is told of the folder, or of the file in it that is being made. The system drops the lock
+    when its holder dies, however it dies, so nothing goes stale. Processes that work as one hold it
+    together, by the first of them.
     """
     if engine.rank() != 0:
         yield
@@ -232,11 +236,15 @@ def only_one_process(folder: Path, name: str = ".lock", patience: float = 0.0) -
     try:
         make_folder(folder)
         lock = FileLock(lock_file, timeout=patience)
-        lock.acquire()
-    except Timeout:
-        raise KedgeError(
-            f"{folder}: another kedge process is working here; wait for it or use another --out."
-        ) from None
+        try:
+            lock.acquire()
+        except Timeout:
+            # It also waits where no file can be made, as in /proc.
+            with TemporaryFile(dir=folder):
+                raise KedgeError(
+                    f"{file or folder}: another kedge process is working here; wait for it or use "
+                    "another --out."
+                ) from None
     except OSError as error:
         reason = error.strerror or error
         raise KedgeError(f"{folder}: cannot write here ({reason}).") from None

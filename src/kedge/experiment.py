@@ -436,7 +436,8 @@ class _Seed:
         if method.alignment is None or method is BASE:
             return 0.0
         memory = self._memory(method, round)
-        kept = sum(tensor.numel() * tensor.element_size() for tensor in memory.values())
+        # Names are kept by every method, with the model.
+        kept = sum(t.numel() * t.element_size() for key, t in memory.items() if key != "names")
         shape = self.experiment.episode
         uses = method.alignment.anchors_per_step(shape.ways[1], shape.ways[1])
         return kept / len(model.classes) + (model.anchors[0].numel() * 4.0 if uses else 0.0)

@@ -250,8 +250,8 @@ class Model:
         together = {name: place[name] for name in known if name not in examples}
         if in_both := len(known) - len(together):
             progress.note(
-                f"{in_both} of the classes that the model knows are among the examples: both what "
-                "it remembers and the examples count"
+                f"of {in_both} of the known classes there are examples: these add to what is "
+                "remembered"
             )
         for name, some in examples.items():
             remembered = [place[name].expand(PLACE_COUNTS, -1)] if name in place else []

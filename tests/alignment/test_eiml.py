@@ -1,5 +1,6 @@
 """Exemplar-based incremental meta-learning: old tasks against loops, and what is kept for them."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -176,6 +177,10 @@ OLD, NEW = some_pool("old", [20, 7, 30, 15], 0), some_pool("new", [4, 40], 1)
 MODEL = some_model(OLD)
 
 
+def names_in(memory: Memory) -> list[str | None]:
+    return json.loads(memory["names"].numpy().tobytes())
+
+
 def places(images: Tensor, pool: Pool, k: int) -> list[int]:
     """Which images of a class these are."""
     own = pool.table.images[pool.class_rows[k]].flatten(1)
@@ -189,10 +194,11 @@ def test_so_many_images_of_each_class_are_kept_and_all_where_there_are_fewer(
 ) -> None:
     eiml = ExemplarIncrementalMetaLearning(exemplars=exemplars, choice=choice)
     memory = eiml.remember(MODEL, OLD, {}, 0)
-    assert set(memory) == {"images", "counts"}
+    assert set(memory) == {"images", "counts", "names"}
     assert memory["images"].dtype == torch.uint8
     assert memory["images"].shape[1:] == (1, 16, 16)
     assert memory["counts"].tolist() == [min(n, exemplars) for n in (20, 7, 30, 15)]
+    assert names_in(memory) == list(OLD.classes)
     for k, images in enumerate(memory["images"].split(memory["counts"].tolist())):
         kept = places(images, OLD, k)
         assert len(set(kept)) == len(kept)
@@ -226,6 +232,50 @@ def test_exemplars_of_several_rounds_are_joined_as_they_were() -> None:
     alone = EIML.remember(MODEL.with_anchors_of(NEW), NEW, {}, 0)
     assert both["counts"].tolist() == [15, 7, 15, 15, 4, 15]
     assert torch.equal(both["images"], torch.cat([first["images"], alone["images"]]))
+    assert names_in(both) == [*OLD.classes, *NEW.classes]
+
+
+def part_of(pool: Pool, *classes: int) -> Pool:
+    names, rows = ([each[k] for k in classes] for each in (pool.classes, pool.class_rows))
+    return replace(pool, classes=tuple(names), class_rows=tuple(rows))
+
+
+def test_a_class_that_comes_back_takes_the_place_of_what_was_kept_of_it() -> None:
+    """However often: the memory grows with the classes alone."""
+    memory = EIML.remember(MODEL, OLD, {}, 0)
+    kept = dict(zip(OLD.classes, memory["images"].split(memory["counts"].tolist()), strict=True))
+    for back in ((1, 3), (3, 1), (2,)):
+        pool = part_of(some_pool("old", [9, 12, 5, 40], sum(back)), *back)
+        memory = EIML.remember(MODEL, pool, memory, 0)
+        alone = EIML.remember(MODEL, pool, {}, 0)
+        kept = {name: images for name, images in kept.items() if name not in pool.classes}
+        parts = alone["images"].split(alone["counts"].tolist())
+        kept |= dict(zip(pool.classes, parts, strict=True))
+        assert names_in(memory) == list(kept)
+        assert memory["counts"].tolist() == [len(images) for images in kept.values()]
+        assert torch.equal(memory["images"], torch.cat(list(kept.values())))
+    assert len(EIML.rehearse(memory, EpisodeShape(2, 1, 2))[0].classes) == 4
+
+
+def test_a_memory_without_names_goes_on_and_keeps_all_that_it_has() -> None:
+    """Those of earlier versions: which of its classes have come back cannot be told."""
+    named = EIML.remember(MODEL, OLD, {}, 0)
+    early = {key: value for key, value in named.items() if key != "names"}
+    assert torch.equal(
+        *(EIML.rehearse(each, EpisodeShape())[0].table.images for each in (named, early))
+    )
+    both = EIML.remember(MODEL, part_of(OLD, 0, 1), early, 0)
+    assert names_in(both) == [None] * 4 + ["old 0", "old 1"]
+    again = EIML.remember(MODEL, part_of(OLD, 0, 1), both, 0)
+    assert all(torch.equal(again[key], value) for key, value in both.items())
+
+
+@pytest.mark.parametrize("name", ["größe", "猫", 'quotes "', "two\nlines"])
+def test_names_of_any_kind_are_kept(name: str) -> None:
+    pool = replace(OLD, classes=(name, *OLD.classes[1:]))
+    memory = EIML.remember(MODEL, pool, {}, 0)
+    assert len(EIML.rehearse(memory, EpisodeShape())[0].classes) == 4
+    assert names_in(memory)[0] == name
 
 
 # ── old tasks ────────────────────────────────────────────────────────────────────────────────
@@ -243,6 +293,53 @@ def test_old_tasks_are_drawn_from_the_kept_images_class_by_class() -> None:
     assert pool.table.images[pool.rows][:, 0, 0, 0].tolist() == list(range(12))
     plan = plan_episodes(pool, shape, 50, generator("test", 0))
     assert set(plan.positions.flatten().tolist()) == set(range(12))
+
+
+def written(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+HUGE = 1 << 62
+FORGED: dict[str, Memory] = {
+    "no counts": {"counts": torch.empty(0, dtype=torch.int64)},
+    "a class of none": {"counts": torch.tensor([0, 12, 0])},
+    "counts that wrap around": {"counts": torch.tensor([HUGE, HUGE, HUGE, HUGE, 12])},
+    "counts below none": {"counts": torch.tensor([-1, 8, 5])},
+    "fractions": {"counts": torch.tensor([4.0, 3.0, 5.0])},
+    "one number for images": {"images": torch.tensor(3, dtype=torch.uint8)},
+    "images that are no bytes": {"images": torch.zeros(12, 1, 16, 16)},
+    "too few names": {"names": written('["a", "b"]')},
+    "too many names": {"names": written('["a", "b", "c", "d"]')},
+    "names that are none": {"names": written('["a", "b", 3]')},
+    "a table of names": {"names": written('{"a": 1, "b": 2, "c": 3}')},
+    "no list": {"names": written("3")},
+    "no names": {"names": written("")},
+    "no JSON": {"names": written('["a", "b", ')},
+    "no text": {"names": torch.full((9,), 255, dtype=torch.uint8)},
+    "half a sign": {"names": written(r'["a", "b", "\ud800"]')},
+    "a maze": {"names": written("[" * 100_000)},
+    "names as numbers": {"names": torch.zeros(3)},
+    "names in rows": {"names": written('["a", "b", "c"]')[None]},
+    "names without end": {"names": torch.zeros(1, dtype=torch.uint8).expand(1 << 40)},
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_forged_memory_is_a_sentence(how: str) -> None:
+    """When it is practised on, and when more is to be kept with it."""
+    whole = {**memory_of(4, 3, 5), "names": written('["a", "b", null]')}
+    EIML.rehearse(whole, EpisodeShape(2, 1, 2))
+    memory = {**whole, **FORGED[how]}
+    with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
+        EIML.rehearse(memory, EpisodeShape(2, 1, 2))
+    with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
+        EIML.remember(MODEL, OLD, memory, 0)
+
+
+def test_kept_images_of_another_size_are_a_sentence() -> None:
+    other = {**memory_of(4, 3, 5), "images": torch.zeros(12, 3, 16, 16, dtype=torch.uint8)}
+    with pytest.raises(KedgeError, match=r"another size; the memory beside the model is damaged"):
+        EIML.remember(MODEL, OLD, other, 0)
 
 
 @pytest.mark.parametrize(

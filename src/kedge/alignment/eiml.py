@@ -7,20 +7,25 @@ whole tasks are drawn from them, and both models learn each task from the same e
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from kedge.alignment.contract import Alignment, Memory, Sight
 from kedge.alignment.divergence import check_verdicts, divergence, sharper
-from kedge.config import Count, EpisodeShape, require
+from kedge.config import Count, EpisodeShape, parse_json, require
 from kedge.images.table import ImageTable
 from kedge.model import Model
 from kedge.pools import Pool, whole
 from kedge.seeding import generator
+
+LONGEST_NAMES = 1 << 23  # bytes: with longer ones a model could not be saved either
+DAMAGED = "the memory beside the model is damaged."
 
 
 @final
@@ -78,7 +83,7 @@ class ExemplarIncrementalMetaLearning(Alignment):
             "EIML needs images of the classes before, and none were kept when this model was made "
             "(--keep EIML); IDA needs none.",
         )
-        pool = _pool(memory)
+        pool = _pool(_kept(memory))
         n_classes, least = len(pool.classes), int(pool.counts.min())
         require(n_classes >= 2, "EIML needs kept images of at least 2 classes for an old task.")
         most_shots = shape.shots[1]
@@ -93,14 +98,27 @@ class ExemplarIncrementalMetaLearning(Alignment):
         return pool, EpisodeShape(_at_most(shape.n_way, n_classes), shape.n_shot, n_query)
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        """A class that comes back is kept beside what was kept of it before."""
+        """A class that comes back takes the place of what was kept of it before."""
         chosen = self._nearest(model, pool) if self.choice == "nearest" else self._any(pool, seed)
         images = pool.table.take(torch.cat(chosen))
-        counts = torch.tensor([len(rows) for rows in chosen], dtype=torch.int64)
+        counts = [len(rows) for rows in chosen]
+        names: list[str | None] = [*pool.classes]
         if "images" in before:
-            images = torch.cat([before["images"].cpu(), images])
-            counts = torch.cat([before["counts"].cpu(), counts])
-        return {"images": images.contiguous(), "counts": counts}
+            old, back = _kept(before), set(pool.classes)
+            require(
+                old.images.shape[1:] == images.shape[1:],
+                f"EIML: the images that were kept are of another size; {DAMAGED}",
+            )
+            stay = [i for i, name in enumerate(old.names) if name not in back]
+            parts = old.images.split(old.counts)
+            images = torch.cat([*(parts[i] for i in stay), images])
+            counts = [*(old.counts[i] for i in stay), *counts]
+            names = [*(old.names[i] for i in stay), *names]
+        return {
+            "images": images.contiguous(),
+            "counts": torch.tensor(counts, dtype=torch.int64),
+            "names": _as_bytes(names),
+        }
 
     def _any(self, pool: Pool, seed: int) -> list[Int64[Tensor, " _"]]:
         """Rows of the table. A class's choice depends on the seed and its name alone, and fewer
@@ -120,19 +138,60 @@ class ExemplarIncrementalMetaLearning(Alignment):
         return chosen
 
 
-def _pool(memory: Memory) -> Pool:
-    """The names of the classes are not kept, nor needed."""
+@dataclass(frozen=True)
+class Kept:
+    """A memory, class by class."""
+
+    images: UInt8[Tensor, "n c h w"]
+    counts: list[int]
+    names: list[str | None]  # None: kept by an early version, which left them out
+
+
+def _kept(memory: Memory) -> Kept:
+    """A file may hold anything, and numbers that are far too large would fill the memory."""
     images, counts = memory["images"].cpu(), memory.get("counts", torch.empty(0)).cpu()
-    # A file may hold anything, and counts that are far too large would fill the memory.
+    pixels = images.dtype == torch.uint8 and images.ndim == 4
     whole_numbers = counts.dtype == torch.int64 and counts.ndim == 1
     require(
-        whole_numbers and bool((counts >= 0).all()) and int(counts.sum()) == len(images),
-        "EIML: the images that were kept are not as many as their classes are said to have; the "
-        "memory beside the model is damaged.",
+        pixels
+        and whole_numbers
+        and 1 <= len(counts) <= len(images)
+        and bool(((counts >= 1) & (counts <= len(images))).all())
+        and int(counts.sum()) == len(images),
+        "EIML: the images that were kept are not as many as their classes are said to have; "
+        f"{DAMAGED}",
     )
-    labels = torch.arange(len(counts)).repeat_interleave(counts)
-    names = tuple(f"kept {i}" for i in range(len(counts)))
-    return whole("exemplars", ImageTable(images, labels, names, "EIML's exemplars"))
+    return Kept(images, counts.tolist(), _names(memory, len(counts)))
+
+
+def _names(memory: Memory, n: int) -> list[str | None]:
+    if "names" not in memory:
+        return [None] * n
+    written = memory["names"].cpu()
+    found: Any = None
+    if written.dtype == torch.uint8 and written.ndim == 1 and len(written) <= LONGEST_NAMES:
+        with suppress(ValueError, RecursionError):
+            found = parse_json(written.numpy().tobytes().decode())
+    require(
+        isinstance(found, list)
+        and len(found) == n
+        and all(name is None or isinstance(name, str) for name in found),
+        f"EIML: the names of the classes of which images were kept do not fit these; {DAMAGED}",
+    )
+    return list(found)
+
+
+def _as_bytes(names: list[str | None]) -> UInt8[Tensor, " n"]:
+    """As a tensor, since a memory holds nothing else."""
+    text = json.dumps(names, ensure_ascii=False)
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _pool(kept: Kept) -> Pool:
+    """An old task does not ask for the names of its classes."""
+    labels = torch.arange(len(kept.counts)).repeat_interleave(torch.tensor(kept.counts))
+    numbers = tuple(f"kept {i}" for i in range(len(kept.counts)))
+    return whole("exemplars", ImageTable(kept.images, labels, numbers, "EIML's exemplars"))
 
 
 def _at_most(count: Count, most: int) -> Count:

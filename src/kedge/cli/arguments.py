@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from tyro.conf import arg
@@ -11,6 +11,9 @@ from tyro.conf import arg
 from kedge.config import Count
 from kedge.errors import KedgeError
 from kedge.progress import printable
+
+if TYPE_CHECKING:
+    from kedge.model import Classifier
 
 Data = Annotated[
     str,
@@ -46,11 +49,28 @@ NewModelFile = Annotated[
         help="Model file to write, such as base.kedge; an existing one is never overwritten.",
     ),
 ]
+Support = Annotated[
+    Path | None,
+    arg(
+        metavar="FOLDER",
+        help="Labelled examples of the classes to tell apart: one sub-folder per class, any number "
+        "of images in each.",
+    ),
+]
 Seed = Annotated[int, arg(help="Every random choice follows from this number.")]
 Shape = Annotated[
     int | tuple[int, int] | None,
     arg(metavar="N [MOST]", help_behavior_hint="(default: as in the first round)"),
 ]
+
+
+def check_choice(classifier: Classifier, file: Path) -> None:
+    """Of one class alone, every image would be of it."""
+    if len(classifier.classes) < 2:
+        raise KedgeError(
+            f"{file}: there is one class only, '{classifier.classes[0]}', and nothing to choose "
+            "between; give examples of another with --support, or --known."
+        )
 
 
 def as_count(option: str, text: str) -> Count:

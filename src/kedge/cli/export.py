@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, say
+from kedge.cli.arguments import ModelFile, Support, check_choice, say
 from kedge.errors import KedgeError
 
 
@@ -32,15 +32,9 @@ class Export:
             help="File to write; an existing one is never overwritten.",
         ),
     ]
-    support: Annotated[
-        Path | None,
-        arg(
-            metavar="FOLDER",
-            help="Labelled examples of the classes to tell apart: one sub-folder per class, any "
-            "number of images in each.",
-            help_behavior_hint="(default: none, the backbone alone)",
-        ),
-    ] = None
+    support: Annotated[Support, arg(help_behavior_hint="(default: none, the backbone alone)")] = (
+        None
+    )
     known: Annotated[
         FlagCreatePairsOff[bool],
         arg(help="Tell apart all classes that the model has learned, with no example of them."),
@@ -61,6 +55,7 @@ class Export:
         with progress.display():
             if self.support is not None or self.known:
                 what = model.classifier(self.support, known=self.known)
+                check_choice(what, self.support or self.model)
             export_onnx(what, self.out)
         gives = (
             f"{model.config.n_features} features"

@@ -64,6 +64,7 @@ def describe(file: Path, model: Model) -> dict[str, Any]:
             "length": anchors.shape[1],
             "bytes": anchors.numel() * anchors.element_size(),
         },
+        "places": model.places is not None,
         "lineage": [asdict(entry) for entry in model.lineage],
         "classes": list(model.classes),
     }
@@ -82,7 +83,7 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
         "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
         "head": f"{head['head']}, temperature {head['temperature']:g}",
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
-        f"({_size(anchors['bytes'])})",
+        f"({_size(anchors['bytes'])}){', and where each is by now' if about['places'] else ''}",
     }
     for title, text in lines.items():
         say(console, f"{title:8} {text}")

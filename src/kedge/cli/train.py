@@ -53,10 +53,8 @@ class Train:
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
-        from kedge.methods import parse_method
 
-        if self.keep is not None:
-            parse_method(self.keep)  # a mistake shall not be told after hours of training
+        _check_keep(self.keep)
         with progress.display(), _alone(self.out):
             checkpoint = _claim(self.out)
             model = api.train(
@@ -117,6 +115,7 @@ class Update:
         from kedge import api, progress
         from kedge.model import Model
 
+        _check_keep(self.keep)
         model = Model.load(self.model)
         kept_for = self.keep or self.method
         memory, before = (_kept(self.model, model, each) for each in (self.method, kept_for))
@@ -135,6 +134,19 @@ class Update:
             )
             _keep(better, self.data, kept_for, before, self.seed, self.out)
             _finish(console, better, self.out, checkpoint)
+
+
+def _check_keep(method: str | None) -> None:
+    """A mistake shall not be told after hours of training."""
+    from kedge.methods import method_names, parse_method
+
+    if method is None or parse_method(method).remembers:
+        return
+    keeping = " and ".join(name for name in method_names() if parse_method(name).remembers)
+    raise KedgeError(
+        f"--keep {method}: only {keeping} keep anything for updates; the other methods need "
+        "nothing but the model, so leave --keep out."
+    )
 
 
 def _claim(out: Path) -> Path:
@@ -187,7 +199,7 @@ def _memory_of(model: Path) -> Path:
 def _alone(out: Path) -> AbstractContextManager[None]:
     from kedge.durable import only_one_process
 
-    return only_one_process(out.parent, f".{out.name}.lock")
+    return only_one_process(out.parent, f".{out.name}.lock", file=out)
 
 
 def _finish(console: Console, model: Model, out: Path, checkpoint: Path) -> None:
