@@ -72,7 +72,7 @@ def test_examples_add_to_what_is_remembered(models: tuple[Model, Model]) -> None
         torch.cat([*some.split(1), *[p[None]] * 5])
         for some, p in zip(features, places[2:], strict=True)
     ]
-    wanted = better.head.anchors(examples)
+    wanted = better.head.from_images(examples)
     torch.testing.assert_close(both.representatives, wanted, rtol=1e-4, atol=1e-4)
 
 

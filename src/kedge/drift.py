@@ -27,8 +27,7 @@ def places(model: Model, pool: Pool) -> Float[Tensor, "classes r"]:
     A head that learns its anchors does not make them from images. Then a class is where its row
     would start, so that a model which has not moved has not moved its classes either.
     """
-    features, head = model.class_features(pool), model.head
-    return (head.rows(features) if head.learns_rows else head.anchors(features)).cpu()
+    return model.head.from_images(model.class_features(pool)).cpu()
 
 
 def anchor_drift(

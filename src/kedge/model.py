@@ -26,6 +26,7 @@ from kedge.images.pictures import Fit, Look
 from kedge.images.rows import FileRows
 from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
+from kedge.images.words import plain_name
 from kedge.pools import Pool
 from kedge.progress import Tick, silent, task
 
@@ -256,8 +257,9 @@ class Model:
         for name, some in examples.items():
             remembered = [place[name].expand(PLACE_COUNTS, -1)] if name in place else []
             together[name] = torch.cat([some, *remembered])
-        # One class at a time: there may be thousands.
-        return Classifier(self, tuple(together), self.head.anchors(list(together.values())))
+        # Not `fit`, which is for small tasks: of known classes there may be thousands.
+        points = self.head.from_images(list(together.values()))
+        return Classifier(self, tuple(together), points)
 
     def _support(self, support: Any) -> ImageTable:
         """Every class that is meant must have an example: images of others would be named wrong."""
@@ -270,7 +272,8 @@ class Model:
         if empty:
             raise KedgeError(f"{table.source}: class '{empty[0]}' has no example.")
         if isinstance(support, str | Path) and Path(support).is_dir():
-            folders = {path.name for path in Path(support).iterdir() if path.is_dir()}
+            inside = [path for path in Path(support).iterdir() if path.is_dir()]
+            folders = {plain_name(path.name) for path in inside}
             lost = sorted(name for name in folders - set(table.classes) if not hidden(name))
             if lost and folders & set(table.classes):  # and not "train" and "test", say
                 raise KedgeError(

@@ -255,6 +255,13 @@ def test_some_of_the_anchors_are_representatives_too(head: Head) -> None:
     )
 
 
+def test_classes_come_from_images_alone(head: Head) -> None:
+    """A single image of each is told from those of the others."""
+    images = normal(6, D)
+    points = head.from_images(list(images.split(1)))
+    assert head.logits(images, points).argmax(-1).tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_anchors_are_means_where_the_head_says_so(head: Head) -> None:
     features = [normal(n, D, seed=n) for n in (3, 5, 4)]
     means = torch.stack([of_class.mean(0) for of_class in features])

@@ -409,7 +409,7 @@ def tiny_imagenet(folder: Path) -> Written:
     put(place / "wnids.txt", "\n".join(WNIDS))
     put(place / "words.txt", "".join(f"{name}\ta word, another\n" for name in WNIDS))
     says = (
-        "1 images of test have no class and were left out",
+        "1 image of test has no class and was left out",
         "5 of the 5 classes of val are in an earlier part too: this split is by image",
     )
     return Written(folder, images, "TinyImageNetReader", 64, lossy=True, says=says)

@@ -207,8 +207,7 @@ def test_cache_with_rows_in_any_order_and_some_left_out(tmp_path: Path) -> None:
     assert found.remarks == (
         "2 images of mini-imagenet-cache-val.pkl are of no class and were left out, the first is "
         "image 2",
-        "1 classes of mini-imagenet-cache-val.pkl have no image and were left out, the first is "
-        "'none'",
+        "1 class of mini-imagenet-cache-val.pkl has no image and was left out: none",
     )
 
 
@@ -237,7 +236,7 @@ def test_the_same_name_in_two_folders(tmp_path: Path) -> None:
     dump(tmp_path / "a" / CACHE.format("train"), cache(6, 2))
     found = read(tmp_path)
     same(pixels(found), noise(6, seed=2))
-    assert "1 files of the same names were left out, the first is a/b/mini" in found.remarks[0]
+    assert "1 file has the name of another and was left out: a/b/mini" in found.remarks[0]
     dump(tmp_path / "a" / CACHE.format("val"), cache(6, 2))
     dump(tmp_path / "a" / CACHE.format("validation"), cache(6, 2))
     refused(tmp_path, "already", "keep one")
@@ -393,7 +392,7 @@ def test_two_data_sets_in_one_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (labelled([0, 1]) | {"labels": [0]}, ["2 images and 1 labels"]),
+        (labelled([0, 1]) | {"labels": [0]}, ["2 images and 1 label"]),
         (labelled([0, -1]), ["labels", "0 or more"]),
         (labelled([0, 1 << 65]), ["labels"]),
         (labelled([0, 1]) | {"labels": "01"}, ["labels"]),
@@ -574,7 +573,7 @@ def test_missing_labels(tmp_path: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (labels_of([0]), ["2 images and 1 labels"]),
+        (labels_of([0]), ["2 images and 1 label"]),
         (labels_of([0, -1]), ["'label_specific'", "0 or more"]),
         ({"label_specific": [0.5, 1]}, ["'label_specific'"]),
         ({"label_specific": None}, ["'label_specific'"]),
@@ -773,7 +772,7 @@ def test_cifar_100_with_a_meta_of_no_use(tmp_path: Path, names: Any) -> None:
 @pytest.mark.parametrize(
     ("file", "value", "words"),
     [
-        ("train", batch([0, 1], 0) | {"fine_labels": [0]}, ["2 images and 1 labels"]),
+        ("train", batch([0, 1], 0) | {"fine_labels": [0]}, ["2 images and 1 label"]),
         ("train", batch([0, -1], 0), ["'fine_labels'", "0 or more"]),
         ("test", batch([0, 1], 0) | {"data": np.zeros((2, 3071), np.uint8)}, ["images×3072"]),
         ("test", batch([0, 1], 0) | {"data": np.zeros((2, 3072))}, ["uint8"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kedge.images.catalogue import Catalogue
 from kedge.images.files.trees import FolderTree, tree_of
 from kedge.images.pictures import Look, decode
 from kedge.images.readers import folder as folder_reader
+from kedge.images.words import plain_name
 
 
 def draw(path: Path, colour: int = 7) -> None:
@@ -152,6 +154,47 @@ def test_parts_within_classes_are_no_split(tmp_path: Path) -> None:
     assert found(tmp_path) == {("", "cat", "1.png"), ("", "cat", "2.png"), ("", "dog", "1.png")}
 
 
+def test_folder_that_was_given_one_level_too_high(tmp_path: Path) -> None:
+    deliveries = [f"{month}/{name}/1.png" for month in ("jan", "feb") for name in ("ant", "bee")]
+    made(tmp_path / "all", *deliveries)
+    assert classes(tmp_path / "all") == ("feb", "jan")  # it may be meant
+    assert read(tmp_path / "all").remarks == (
+        f"all images lie in sub-folders, such as feb/ant: if ant is a class, give "
+        f"{tmp_path / 'all' / 'feb'}",
+    )
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in deliveries:
+            archive.writestr(f"all/{name}", b"x")
+    assert read(tmp_path / "all.zip").remarks == (
+        "all images lie in sub-folders, such as all/feb/ant: if ant is a class, give all/feb "
+        "alone, unpacked",
+    )
+    made(
+        tmp_path / "split", *(f"{part}/{name}" for part in ("train", "val") for name in deliveries)
+    )
+    (remark,) = read(tmp_path / "split").remarks
+    assert remark.endswith(f"if ant is a class, give {tmp_path / 'split' / 'train' / 'feb'}")
+    made(tmp_path / "ids", "jan/n01440764/1.png", "jan/n01443537/1.png", "feb/n01440764/1.png")
+    assert "jan/n01440764" in read(tmp_path / "ids").remarks[0]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ant/images/1.png", "bee/images/1.png"),  # as Tiny-ImageNet has it
+        ("ant/images/1.png", "bee/pictures/1.png"),
+        ("ant/2023/may/1.png", "ant/2024/june/1.png", "bee/2023/may/1.png", "bee/2024/may/1.png"),
+        ("Greek/character01/1.png", "Greek/character02/1.png", "Latin/character01/1.png"),
+        ("ant/train/1.png", "ant/test/1.png", "ant/masks/1.png", "bee/train/1.png"),
+        ("ant/young/1.png", "ant/old/1.png", "bee/young/1.png", "bee/old/1.png", "bee/1.png"),
+        ("ant/young/1.png", "ant/old/1.png", "bee/all/1.png", "cat/all/1.png"),
+    ],
+)
+def test_deeper_folders_that_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    made(tmp_path, *names)
+    assert read(tmp_path).remarks == ()
+
+
 # ── what does not count ──────────────────────────────────────────────────────────────────────
 
 
@@ -176,7 +219,7 @@ def test_empty_folders_are_named(tmp_path: Path) -> None:
     assert classes(tmp_path) == ("ant", "bat")
     assert read(tmp_path).remarks == (
         "2 folders are empty and were left out, the first is apples",
-        "1 folders hold no image and were left out, the first is texts",
+        "1 folder holds no image and was left out: texts",
     )
 
 
@@ -226,8 +269,43 @@ ODD = (
 
 def test_class_names_of_any_characters(tmp_path: Path) -> None:
     made(tmp_path, *(f"{name}/1.png" for name in ODD))
-    assert set(classes(tmp_path)) == set(ODD)
+    assert set(classes(tmp_path)) == {plain_name(name) for name in ODD}
     assert len(read(tmp_path)) == len(ODD)
+
+
+def test_names_that_differ_in_blanks_or_accents_are_one_class(tmp_path: Path) -> None:
+    """As macOS writes "é", and as others do. Two classes of one name would learn nonsense."""
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    draw(tmp_path / composed / "1.png", 10)
+    draw(tmp_path / apart / "2.png", 20)
+    draw(tmp_path / "cafz" / "3.png", 30)
+    draw(tmp_path / "Bee" / "4.png", 40)
+    draw(tmp_path / "Bee " / "5.png", 50)
+    catalogue = read(tmp_path)
+    assert catalogue.classes == ("Bee", "cafz", composed)
+    pixels = [int(decode(p, Look(8, 1)).mean()) for p in catalogue.pictures.fetch(range(5))]
+    by_class: dict[str, set[int]] = {}
+    for label, value in zip(catalogue.labels, pixels, strict=True):
+        by_class.setdefault(catalogue.classes[label], set()).add(value)
+    assert by_class == {"Bee": {40, 50}, "cafz": {30}, composed: {10, 20}}
+    assert catalogue.remarks == (
+        "2 classes are written in several ways, which differ in blanks or accents only: their "
+        "images were joined, the first is Bee",
+    )
+
+
+def test_name_alone_is_written_plainly_and_not_remarked_on(tmp_path: Path) -> None:
+    made(tmp_path, "cafe\u0301/1.png", " bee/1.png", "train/1.png")
+    assert read(tmp_path).classes == ("bee", "caf\u00e9", "train")
+    assert read(tmp_path).remarks == ()
+
+
+def test_class_in_two_parts_under_two_names_is_one(tmp_path: Path) -> None:
+    """Or it would be tested on as unseen."""
+    made(tmp_path, "train/caf\u00e9/1.png", "test/cafe\u0301/2.png", "test/ant/1.png")
+    catalogue = read(tmp_path)
+    assert catalogue.classes_of("train") == ("caf\u00e9",)
+    assert catalogue.classes_of("test") == ("ant", "caf\u00e9")
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,11 @@ import torch
 from PIL import Image, features
 
 from kedge import progress
+from kedge.cli.predict import _files as images_to_name
 from kedge.errors import KedgeError
 from kedge.images.drawings import load_drawings
+from kedge.images.examination import examine
+from kedge.images.readers import catalogue
 from kedge.images.sources import open_images
 
 # Dark at the left, bright at the right: shows whether an image was turned, cropped or clipped.
@@ -68,6 +72,54 @@ def test_16_bit_in_the_other_byte_order_is_the_same(folder: Path) -> None:
     table = open_images(folder)
     assert table.n_channels == 1  # grey among grey
     np.testing.assert_allclose(first_of(folder, "deep")[0], RAMP, atol=1)
+
+
+def test_16_bits_are_16_bits_however_dark_the_picture(folder: Path) -> None:
+    for most in (200, 300, 65535):
+        deep = np.linspace(0, most, 32).astype(np.uint16)[None].repeat(32, 0)
+        for ending in ("png", "tif"):
+            save(Image.fromarray(deep), folder / f"{most} {ending}" / f"x.{ending}")
+            image = first_of(folder, f"{most} {ending}", n_channels=1)[0]
+            np.testing.assert_array_equal(image, deep >> 8)
+
+
+def test_depth_is_what_the_file_says(folder: Path) -> None:
+    """PGM has any greatest value, and scans have 12 bits: neither is 65535."""
+    dark = RAMP.astype(int) * 1000 // 255
+    (folder / "pgm").mkdir()
+    (folder / "pgm" / "x.pgm").write_bytes(b"P5 32 32 1000\n" + dark.astype(">u2").tobytes())
+    np.testing.assert_allclose(first_of(folder, "pgm", n_channels=1)[0], RAMP, atol=1)
+    (folder / "tif").mkdir()
+    (folder / "tif" / "x.tif").write_bytes(tiff_of_12_bits(RAMP.astype(np.uint16) * 16))
+    np.testing.assert_array_equal(first_of(folder, "tif", n_channels=1)[0], RAMP)
+
+
+def tiff_of_12_bits(pixels: np.ndarray) -> bytes:
+    """Two pixels in three bytes."""
+    left, right = pixels[:, ::2], pixels[:, 1::2]
+    rows = np.stack([left >> 4, (left & 15) << 4 | right >> 8, right & 255], 2).astype(np.uint8)
+    high, wide = pixels.shape
+    tags = {256: wide, 257: high, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: high}
+    tags[279] = rows.size
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    head = struct.pack("<2sHI", b"II", 42, 8 + rows.size)
+    return head + rows.tobytes() + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+@pytest.mark.parametrize("most", [1, 200, 300, 1e6])
+def test_values_without_a_white_are_left_out_with_the_reason(
+    folder: Path, kind: type, most: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scaled by its own values, each picture of a class would be scaled otherwise."""
+    strange = folder / "ant" / "strange.tif"
+    save(Image.fromarray((RAMP / 255 * most).astype(kind)), strange)
+    with progress.display():
+        assert open_images(folder).counts.tolist() == [1, 1]
+    what = "floats" if kind is np.float32 else "32-bit or signed numbers"
+    said = f"the first is {strange} ({what}: save it with 8 or 16 bits)"
+    assert said in capsys.readouterr().err
+    assert any(remark.endswith(said) for remark in examine(catalogue(folder)).remarks)
 
 
 def test_what_is_transparent_is_not_what_lies_beneath_it(folder: Path) -> None:
@@ -172,6 +224,57 @@ def test_hidden_files_and_other_files_do_not_count(folder: Path) -> None:
     assert table.counts.tolist() == [1, 1]
 
 
+OTHERS = ("1.heic", "2.HEIF", "3.ico", "4.svg", "5.psd", "6.NEF", "7.dng", "8.jxl", "IMG_0009")
+NO_IMAGES = ("Thumbs.db", "desktop.ini", "notes.txt", "list.csv", "a.json", "b.xml", "c.html")
+
+
+def test_images_of_other_types_are_counted_and_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (*NO_IMAGES, "README", "LICENSE", "Icon\r", "film.mov", "d.md", ".1.heic"):
+        (folder / "ant" / name).write_text("x")
+    assert catalogue(folder).remarks == ()
+    for name in OTHERS:
+        (folder / "ant" / name).write_bytes(b"x")
+    (folder / "figure.heic").write_bytes(b"x")  # in no class folder
+    with progress.display():
+        assert open_images(folder).counts.tolist() == [1, 1]
+    said = "9 files are of no known image type and were left out, the first is ant/1.heic"
+    assert said in capsys.readouterr().err
+    assert said in examine(catalogue(folder)).remarks
+
+
+def test_class_of_other_types_only(folder: Path) -> None:
+    (folder / "cat").mkdir()
+    (folder / "cat" / "1.heic").write_bytes(b"x")
+    assert catalogue(folder).remarks == (
+        "1 folder holds no image and was left out: cat",
+        "1 file is of no known image type and was left out: cat/1.heic",
+    )
+
+
+def test_nothing_but_other_types(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.heic").write_bytes(b"x")
+    with pytest.raises(KedgeError, match=r"the first is cat/1\.heic; convert them to JPEG or PNG"):
+        open_images(tmp_path)
+
+
+def test_images_to_name_that_are_of_other_types_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("1.heic", "2.heic"):
+        (folder / name).write_bytes(b"x")
+    (folder / "ant" / "link.png").symlink_to(folder / "gone.png")
+    with progress.display():
+        files = images_to_name([str(folder)])
+    assert files == [str(folder / name / "good.png") for name in ("ant", "bat")]
+    assert capsys.readouterr().err.splitlines() == [
+        f"{folder}: 1 link leads nowhere and was left out: ant/link.png",
+        f"{folder}: 2 files are of no known image type and were left out, the first is 1.heic",
+    ]
+
+
 def test_images_may_lie_deeper(folder: Path) -> None:
     save(Image.fromarray(RAMP), folder / "ant" / "2023" / "may" / "x.png")
     assert open_images(folder).counts.tolist() == [2, 1]
@@ -265,7 +368,9 @@ def test_class_of_which_nothing_can_be_read_is_named_and_left_out(
     (folder / "bat" / "good.png").write_bytes(b"")
     with progress.display():
         assert open_images(folder).classes == ("ant",)
-    assert "of 1 classes no image could be read, they are left out: bat" in capsys.readouterr().err
+    assert (
+        "1 class has no image that could be read and was left out: bat" in capsys.readouterr().err
+    )
 
 
 def test_nothing_that_can_be_read(tmp_path: Path) -> None:

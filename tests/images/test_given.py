@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,10 +15,12 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
+from kedge import progress
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.given import given_catalogue
 from kedge.images.pictures import Look, decode
+from kedge.images.sources import open_images
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
@@ -182,7 +185,7 @@ def test_images_of_different_sizes() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr", "F"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr"])
 def test_modes_of_pillow(mode: str) -> None:
     ramp = np.tile(np.linspace(0, 255, 8).astype(np.uint8), (8, 1))
     plain = Image.fromarray(ramp)
@@ -220,7 +223,7 @@ def test_mapping(tmp_path: Path) -> None:
     assert found.classes == ("ant", "cat")
     assert named(found) == ["cat"] * 2 + ["ant"] * 4
     assert same(found, COLOUR)
-    assert found.remarks == ("1 classes have no image and were left out, the first is 'none'",)
+    assert found.remarks == ("1 class has no image and was left out: none",)
     assert found.pictures.name(1) == "image of 'cat', 1"
     assert found.pictures.name(5) == str(path)
     assert given_catalogue({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
@@ -469,17 +472,109 @@ def test_wrapper_counts_and_not_what_is_within() -> None:
     assert named(found) == [f"n{label}" for label in before]
 
 
-@pytest.mark.parametrize("mode", ["I", "I;16", "I;16B"])
-def test_deep_images_of_pillow_are_scaled_as_files_are(tmp_path: Path, mode: str) -> None:
-    ramp = np.linspace(0, 65535, 64).reshape(8, 8)
-    kind = {"I": np.int32, "I;16": np.uint16, "I;16B": ">u2"}[mode]
-    image = Image.fromarray(ramp.astype(kind))
+@pytest.mark.parametrize("most", [200, 300, 65535])
+@pytest.mark.parametrize("mode", ["I;16", "I;16B"])
+def test_deep_images_of_pillow_are_scaled_as_files_are(
+    tmp_path: Path, mode: str, most: int
+) -> None:
+    """By their depth and not by what they hold: two of them stay comparable."""
+    ramp = np.linspace(0, most, 64).reshape(8, 8).astype(np.uint16)
+    image = Image.fromarray(ramp.astype({"I;16": np.uint16, "I;16B": ">u2"}[mode]))
     assert image.mode == mode
-    Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / "x.png")
+    Image.fromarray(ramp).save(tmp_path / "x.png")
     (got,) = images(given_catalogue(([image], [0])), 1)
     (file,) = images(given_catalogue(([tmp_path / "x.png"], [0])), 1)
     assert np.array_equal(got, file)
-    assert np.abs(got[..., 0] - ramp / 257).max() < 1.5
-    shallow = Image.fromarray((ramp // 257).astype(np.int32))  # what fits 8 bits stays
-    (got,) = images(given_catalogue(([shallow], [0])), 1)
-    assert np.array_equal(got[..., 0], ramp // 257)
+    assert np.array_equal(got[..., 0], ramp >> 8)
+
+
+def test_deep_image_of_pillow_says_its_depth_by_its_file() -> None:
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(">u2")
+    image = Image.open(io.BytesIO(b"P5 8 8 65535\n" + ramp.tobytes()))
+    assert image.mode == "I"
+    (got,) = images(given_catalogue(([image], [0])), 1)
+    assert np.array_equal(got[..., 0], ramp >> 8)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_images_of_pillow_without_a_white_are_left_out(
+    kind: type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clipped, as Pillow would do it, they would be all white or all black."""
+    strange = Image.fromarray(GREY[0].astype(kind))
+    with progress.display():
+        table = open_images({"ant": [strange, *map(Image.fromarray, GREY[1:3])]})
+    assert table.counts.tolist() == [2]
+    said = capsys.readouterr().err
+    assert "1 of 3 images could not be read and was left out" in said
+    assert said.endswith(": save it with 8 or 16 bits)\n")
+
+
+# ── a look that inverts ──────────────────────────────────────────────────────────────────────
+
+NEGATIVE = Look(8, 1, inverted=True)
+
+
+def originals(kind: str, folder: Path) -> Any:
+    if kind == "Pillow":
+        return [Image.fromarray(image) for image in GREY]
+    if kind == "transparent":
+        return [Image.fromarray(image).convert("LA") for image in GREY]
+    if kind == "deep":
+        return [Image.fromarray(image.astype(np.uint16) << 8) for image in GREY]
+    paths = [folder / f"{i}.png" for i in range(len(GREY))]
+    for path, image in zip(paths, GREY, strict=True):
+        Image.fromarray(image).save(path)
+    return {
+        "paths": paths,
+        "texts": list(map(str, paths)),
+        "array of texts": np.array(list(map(str, paths))),
+        "bytes": [path.read_bytes() for path in paths],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Pillow", "transparent", "deep", "paths", "texts", "array of texts", "bytes"],
+)
+def test_originals_are_inverted_as_files_are(tmp_path: Path, kind: str) -> None:
+    given = originals(kind, tmp_path)
+    data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
+    for source in ({"?": given}, (given, [0] * 6), data_set, Subset(data_set, range(6))):
+        table = open_images(source, look=NEGATIVE)
+        assert np.array_equal(table.images[:, 0].numpy(), 255 - GREY)
+        assert table.inverted
+
+
+def test_arrays_are_not_inverted_again() -> None:
+    tensor = torch.from_numpy(GREY)
+    for given in (GREY, tensor, list(GREY), list(tensor), tensor / 255):
+        data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
+        for source in ({"?": given}, (given, [0] * 6), data_set):
+            table = open_images(source, look=NEGATIVE)
+            assert np.array_equal(table.images[:, 0].numpy(), GREY)
+    clear = np.zeros((8, 8, 4), np.uint8)  # laid on white, and white it stays
+    assert (open_images({"?": [clear]}, look=NEGATIVE).images == 255).all()
+    mixed = {"array": GREY[:1], "picture": [Image.fromarray(GREY[0])]}
+    array, picture = open_images(mixed, look=NEGATIVE).images[:, 0].numpy()
+    assert np.array_equal(array, 255 - picture)
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_names_that_differ_in_blanks_or_accents_are_one_class() -> None:
+    for given in (
+        {"cafe\u0301": GREY[:2], "ant": GREY[2:3], "caf\u00e9 ": GREY[3:]},
+        (GREY, ["cafe\u0301"] * 2 + ["ant"] + ["caf\u00e9 "] * 3),
+        (GREY, [0, 0, 1, 2, 2, 2], ["cafe\u0301", "ant", "caf\u00e9 "]),
+        DataSet(
+            list(zip(GREY, [0, 0, 1, 2, 2, 2], strict=True)),
+            classes=["cafe\u0301", "ant", "caf\u00e9 "],
+        ),
+    ):
+        found = given_catalogue(given)
+        assert found.classes == ("ant", "caf\u00e9")
+        assert named(found) == ["caf\u00e9"] * 2 + ["ant"] + ["caf\u00e9"] * 3
+        assert found.remarks[0].endswith("their images were joined: caf\u00e9")
+        assert found.only({"cafe\u0301"}).classes == ("caf\u00e9",)

@@ -282,11 +282,10 @@ def test_remarks_on_lines(tmp_path: Path) -> None:
     catalogue = read(tmp_path, ListedReader())
     assert contents(catalogue) == {("", "cat", 10), ("", "dog", 20)}
     assert catalogue.remarks == (
-        "1 images that are listed are not there and were left out, the first is no.png",
+        "1 image that is listed is not there and was left out: no.png",
         "2 lines have no image or no class and were left out, the first is line 6 of l.csv",
-        "1 images are listed again and were left out, the first is a.png",
-        "1 images are listed again with another class or part and were left out, the first is "
-        "a.png",
+        "1 image is listed again and was left out: a.png",
+        "1 image is listed again with another class or part and was left out: a.png",
     )
 
 
@@ -296,7 +295,7 @@ def test_list_without_classes_among_the_parts(ravi: Path) -> None:
     catalogue = read(ravi, ListedReader())
     assert catalogue.parts == ("train", "val")
     assert catalogue.remarks == (
-        "1 further lists lie elsewhere or have no classes and were left out, the first is test.csv",
+        "1 further list lies elsewhere or has no classes and was left out: test.csv",
         "2 images are in no list and were left out, the first is images/n0193011200000005.jpg",
     )
 
@@ -422,7 +421,7 @@ def test_cifar_folders(cifar: Path, ending: str) -> None:
         ("test", "elm tree", 40),
     }
     assert catalogue.remarks == (
-        "1 classes are in no list of the split and were left out, the first is dolphin",
+        "1 class is in no list of the split and was left out: dolphin",
         "of several splits, bertinetto was taken",
     )
 
@@ -484,8 +483,7 @@ TINY = {
     ("val", "n01443537", 110),
 }
 UNLABELLED = (
-    "1 images of test have no class and were left out, the first is "
-    "tiny-imagenet-200/test/images/test_0.JPEG"
+    "1 image of test has no class and was left out: tiny-imagenet-200/test/images/test_0.JPEG"
 )
 
 
@@ -680,5 +678,5 @@ def test_odd_cell_does_not_end_the_split(tmp_path: Path, odd: str) -> None:
         (("train", "val", "test")[i % 3], f"k{i % 3}", 10 * i) for i in range(12) if i != 9
     }
     (remark,) = catalogue.remarks
-    assert "1 images are in no part of the list's split" in remark
+    assert "1 image is in no part of the list's split" in remark
     assert "09.png" in remark

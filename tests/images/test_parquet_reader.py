@@ -138,7 +138,7 @@ def test_a_single_file(tmp_path: Path) -> None:
     write(tmp_path / "train-00000-of-00005.parquet", [1, 1])
     found = read(path)
     assert named(found) == ["ant", "dog"]
-    assert found.remarks == ("only 1 of the 5 shards of train are there",)
+    assert found.remarks == ("only 1 of the 5 shards of train is there",)
 
 
 def test_missing_shards_are_counted(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_files_outside_the_split_are_left_out(tmp_path: Path) -> None:
     write(tmp_path / "extra-00000-of-00001.parquet", [0, 1])
     found = read(tmp_path)
     assert len(found) == 2
-    assert "1 files belong to no part of the split" in found.remarks[0]
+    assert "1 file belongs to no part of the split" in found.remarks[0]
 
 
 # ── fetching ─────────────────────────────────────────────────────────────────────────────────

@@ -131,7 +131,7 @@ def test_exact_copies_within_a_class_are_told(photographs: Path, tmp_path: Path)
     with safe_open(tmp_path / "out", "pt") as file:
         remarks = json.loads(file.metadata()["kedge"])["remarks"]
     assert len(remarks) == 1
-    assert remarks[0].startswith("1 images are exact copies of another of their class (1 classes")
+    assert remarks[0].startswith("1 image is an exact copy of another of the same class (in")
     assert "'class 4'" in remarks[0]
 
 

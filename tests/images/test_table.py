@@ -87,6 +87,9 @@ def test_fingerprint_sees_pixels_labels_and_names(table: ImageTable) -> None:
         (COLOUR, LABELS, CLASSES[:2], "within the classes"),
         (COLOUR, [-1, *LABELS[1:]], CLASSES, "within the classes"),
         (COLOUR, LABELS, ("ape", "bee", "bee"), "the same name"),
+        (COLOUR, LABELS, ("ape", "bee", "bee "), "the same name"),
+        (COLOUR, LABELS, ("ape", "caf\u00e9", "cafe\u0301"), "the same name"),
+        (COLOUR[:1], LABELS, CLASSES, "1 image but 7 labels"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

@@ -134,7 +134,10 @@ def _stem(path: Path) -> str:
     return name or "images"
 
 
-def _without(found: Catalogue, names: tuple[str, ...]) -> Catalogue:
+def _without(found: Catalogue, given: tuple[str, ...]) -> Catalogue:
+    from kedge.images.words import plain_name
+
+    names = [plain_name(name) for name in given]
     unknown = [name for name in names if name not in found.classes]
     if unknown:
         raise KedgeError(f"--without: {found.path} has no class '{unknown[0]}'.")

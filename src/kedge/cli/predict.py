@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile
+from kedge.cli.arguments import ModelFile, Support, check_choice
 from kedge.errors import KedgeError
 from kedge.progress import printable
 
@@ -48,19 +48,13 @@ class Predict:
         ),
     ]
     support: Annotated[
-        Path | None,
-        arg(
-            metavar="FOLDER",
-            help="Labelled examples of the classes to tell apart: one sub-folder per class, any "
-            "number of images in each.",
-            help_behavior_hint="(default: none, the classes that the model has learned)",
-        ),
+        Support, arg(help_behavior_hint="(default: none, the classes that the model has learned)")
     ] = None
     known: Annotated[
         FlagCreatePairsOff[bool],
         arg(
             help="With --support: choose among the classes that the model has learned, too. Of a "
-            "class that is in both, the examples count.",
+            "class that is in both, the examples add to what is remembered.",
         ),
     ] = False
     top: int = 1
@@ -75,15 +69,10 @@ class Predict:
         if self.top < 1:
             raise KedgeError(f"--top is {self.top}: it must be at least 1.")
         model = Model.load(self.model)
-        files = _files(self.images)
         with progress.display():
+            files = _files(self.images)
             classifier = model.classifier(self.support, known=self.known or None)
-            if len(classifier.classes) < 2:
-                raise KedgeError(
-                    f"{self.support or self.model}: there is one class only, "
-                    f"'{classifier.classes[0]}', and nothing to choose between; give examples of "
-                    "another with --support, or --known."
-                )
+            check_choice(classifier, self.support or self.model)
             unreadable: dict[str, str] = {}
             named = _named(classifier, files, self.top, unreadable)
             _SHOW[self.format](console, named)
@@ -92,7 +81,8 @@ class Predict:
 
 def _files(given: Sequence[str]) -> list[str]:
     """Every image that is meant. One that is not there is told with those that cannot be read."""
-    from kedge.images.files.trees import FolderTree
+    from kedge import progress
+    from kedge.images.files.trees import FolderTree, of_other_types
     from kedge.images.pictures import looks_like_image
 
     files: list[str] = []
@@ -106,8 +96,10 @@ def _files(given: Sequence[str]) -> list[str]:
                 raise KedgeError(f"{word}: no file fits this pattern.")
         for path in found:
             if os.path.isdir(path):
-                names = FolderTree(Path(path)).names
-                files += [str(Path(path) / name) for name in names if looks_like_image(name)]
+                tree = FolderTree(Path(path))
+                for remark in (*tree.remarks, *of_other_types(tree.names)):
+                    progress.note(f"{path}: {remark}")
+                files += [str(Path(path) / name) for name in tree.names if looks_like_image(name)]
             else:
                 files.append(path)
     if not files:

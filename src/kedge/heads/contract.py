@@ -62,6 +62,10 @@ class Head(nn.Module, ABC):
         """What is kept of each class of a finished round, from all its training images, or from
         the rows that were learned."""
 
+    def from_images(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
+        """Representatives of classes from images alone, also where a round would learn them."""
+        return self.rows(features) if self.learns_rows else self.anchors(features)
+
     def loss(
         self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, rows: Float[Tensor, "k r"] | None
     ) -> Float[Tensor, ""]:

@@ -19,6 +19,7 @@ from jaxtyping import Int64, UInt8
 from kedge.errors import KedgeError
 from kedge.images.files.trees import Tree
 from kedge.images.pictures import Picture
+from kedge.images.words import counted, first_of, plain_name
 
 PART_NAMES = {
     "train": "train",
@@ -72,15 +73,39 @@ class Catalogue:
         if n == 0 or not self.classes:
             raise KedgeError(f"{self.path}: no image was found ({self.form}).")
         if len(self.labels) != n:
-            raise KedgeError(f"{self.path}: there are {n} images but {len(self.labels)} labels.")
+            raise KedgeError(
+                f"{self.path}: {counted(n, 'image')} but {counted(len(self.labels), 'label')}."
+            )
         if int(self.labels.min()) < 0 or int(self.labels.max()) >= len(self.classes):
             raise KedgeError(
-                f"{self.path}: some labels are not among the {len(self.classes)} classes."
+                f"{self.path}: some labels are not among the "
+                f"{counted(len(self.classes), 'class', 'classes')}."
             )
         if len(set(self.classes)) != len(self.classes):
             raise KedgeError(f"{self.path}: two classes have the same name.")
         if len(self.part) != (n if self.parts else 0):
             raise KedgeError(f"{self.path}: the parts of the split do not cover all images.")
+        self._name_plainly()
+
+    def _name_plainly(self) -> None:
+        """All readers' names come through here. Those that become the same are one class: taken
+        for two, one of them could be trained on and the other be "unseen"."""
+        called = [plain_name(name) for name in self.classes]
+        if called == list(self.classes):
+            return
+        classes = sorted(set(called))
+        order = {name: i for i, name in enumerate(classes)}
+        number = np.array([order[name] for name in called], dtype=np.int64)
+        object.__setattr__(self, "classes", tuple(classes))
+        object.__setattr__(self, "labels", number[self.labels])
+        twice = [name for name, n in Counter(called).items() if n > 1]
+        if twice:
+            remark = (
+                f"{counted(len(twice), 'class is', 'classes are')} written in several ways, which "
+                "differ in blanks or accents only: their images were joined"
+                f"{first_of(twice)}"
+            )
+            object.__setattr__(self, "remarks", (*self.remarks, remark))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -107,7 +132,8 @@ class Catalogue:
 
     def only(self, classes: Collection[str]) -> Catalogue:
         """The images of these classes; those that are not here are not missed."""
-        kept = [i for i, name in enumerate(self.classes) if name in classes]
+        wanted = {plain_name(name) for name in classes}
+        kept = [i for i, name in enumerate(self.classes) if name in wanted]
         if len(kept) == len(self.classes):
             return self
         new = np.full(len(self.classes), -1, dtype=np.int64)

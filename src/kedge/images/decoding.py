@@ -20,6 +20,7 @@ from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue, Pictures, spread
 from kedge.images.pictures import Look, Measured, Picture, huge_ones_without_warning, measure
 from kedge.images.table import ImageTable
+from kedge.images.words import counted
 from kedge.images.workers import Answers, Worker, decode_each
 
 T = TypeVar("T")
@@ -250,14 +251,16 @@ class Kept:
         if unreadable:
             first = min(unreadable)
             remarks.append(
-                f"{len(unreadable)} of {len(catalogue)} images could not be read and were left "
-                f"out, the first is {catalogue.pictures.name(first)} ({unreadable[first]})"
+                f"{len(unreadable)} of {counted(len(catalogue), 'image')} could not be read and "
+                f"{'was' if len(unreadable) == 1 else 'were'} left out, the first is "
+                f"{catalogue.pictures.name(first)} ({unreadable[first]})"
             )
         lost = [name for name in catalogue.classes if name not in set(classes)]
         if lost:
+            what = counted(len(lost), "class has", "classes have")
             remarks.append(
-                f"of {len(lost)} classes no image could be read, they are left out: "
-                f"{', '.join(lost[:5])}{', …' if len(lost) > 5 else ''}"
+                f"{what} no image that could be read and {'was' if len(lost) == 1 else 'were'} "
+                f"left out: {', '.join(lost[:5])}{', …' if len(lost) > 5 else ''}"
             )
         part = catalogue.part[numbers] if catalogue.parts else catalogue.part
         return cls(np.flatnonzero(good), labels.reshape(-1), part, classes, tuple(remarks))

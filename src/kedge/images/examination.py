@@ -15,9 +15,11 @@ from kedge import progress
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue, spread
 from kedge.images.decoding import Batch, batches, in_parallel, suited
-from kedge.images.pictures import Look, Measured, Picture, decode, measure
+from kedge.images.pictures import Look, Measured, Picture, measure
 from kedge.images.store import Packing, twins_remark
 from kedge.images.table import ImageTable
+from kedge.images.words import counted
+from kedge.images.workers import DAMAGED, decode_each
 
 MOST = 10_000  # images are decoded unless all shall be
 ENOUGH = 20  # images of a class: 5 shots and 15 queries
@@ -57,7 +59,7 @@ class Examination:
 class _Seen:
     measured: Measured | None
     mark: bytes
-    readable: bool
+    wrong: str = ""  # why it cannot be read
 
 
 def examine(catalogue: Catalogue, everything: bool = False) -> Examination:
@@ -135,12 +137,9 @@ def _one(picture: Picture, look: Look) -> _Seen:
         mark = hashlib.blake2b(content, digest_size=16).digest()
         measured = measure(picture)
     except Exception:  # a damaged file makes Pillow's decoders raise anything
-        return _Seen(None, b"", False)
-    try:
-        decode(picture, look)
-    except Exception:
-        return _Seen(measured, mark, False)
-    return _Seen(measured, mark, True)
+        return _Seen(None, b"", DAMAGED)
+    (answer,) = decode_each([picture], look)
+    return _Seen(measured, mark, answer if isinstance(answer, str) else "")
 
 
 def _spread_of(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
@@ -171,9 +170,10 @@ def _of_parts(parts: tuple[Part, ...]) -> list[str]:
     # Further parts (Gidaris' held-out images) are of the training classes on purpose.
     shared = [part for part in parts if part.n_shared and part.name in ("train", "val", "test")]
     return [
-        f"{part.n_shared} of the {part.n_classes} classes of {part.name} are in an earlier part "
-        "too: this split is by image and not by class, so it cannot test on unseen classes; the "
-        "protocols of kedge put the parts together and split by class"
+        f"{part.n_shared} of the {counted(part.n_classes, 'class', 'classes')} of {part.name} "
+        f"{'is' if part.n_shared == 1 else 'are'} in an earlier part too: this split is by image "
+        "and not by class, so it cannot test on unseen classes; the protocols of kedge put the "
+        "parts together and split by class"
         for part in shared
     ]
 
@@ -184,19 +184,20 @@ def _of_counts(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
         return []
     fewest = few[counts[few].argmin()]
     return [
-        f"{len(few)} classes have fewer than {ENOUGH} images, which 5 shots and 15 queries need; "
-        f"the fewest has '{classes[fewest]}' ({counts[fewest]}): lower --n-shot or --n-query, or "
-        "leave them out"
+        f"{counted(len(few), 'class has', 'classes have')} fewer than {ENOUGH} images, which "
+        f"5 shots and 15 queries need; the fewest has '{classes[fewest]}' ({counts[fewest]}): "
+        f"lower --n-shot or --n-query, or leave {'it' if len(few) == 1 else 'them'} out"
     ]
 
 
 def _of_images(catalogue: Catalogue, numbers: list[int], seen: list[_Seen]) -> list[str]:
     remarks = []
-    bad = [number for number, each in zip(numbers, seen, strict=True) if not each.readable]
+    bad = [(i, each.wrong) for i, each in zip(numbers, seen, strict=True) if each.wrong]
     if bad:
+        first, wrong = bad[0]
         remarks.append(
-            f"{len(bad)} of {len(seen)} images cannot be read and will be left out, the first is "
-            f"{catalogue.pictures.name(bad[0])}"
+            f"{len(bad)} of {counted(len(seen), 'image')} cannot be read and will be left out, the "
+            f"first is {catalogue.pictures.name(first)} ({wrong})"
         )
     twins = Counter(
         int(catalogue.labels[number])
@@ -214,7 +215,8 @@ def _of_images(catalogue: Catalogue, numbers: list[int], seen: list[_Seen]) -> l
     turned = sum(each.turned for each in known)
     if turned:
         remarks.append(
-            f"{turned} photographs were taken with a turned camera: they are set upright"
+            f"{counted(turned, 'photograph was', 'photographs were')} taken with a turned camera: "
+            f"{'it is' if turned == 1 else 'they are'} set upright"
         )
     return remarks
 

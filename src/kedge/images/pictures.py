@@ -21,9 +21,25 @@ from PIL import Image
 Fit = Literal["crop", "stretch"]
 Picture = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+# Types that people have beside those. What else lies there (texts, lists, films) is no picture.
+OTHER_TYPES = frozenset(
+    (
+        *("heic", "heif", "hif", "avif", "jxl", "jxr", "mpo", "ico", "icns", "cur", "tga", "pcx"),
+        *("svg", "svgz", "eps", "psd", "psb", "xcf", "exr", "hdr", "dds", "dcm"),
+        *("raw", "dng", "cr2", "cr3", "crw", "nef", "nrw", "arw", "sr2", "srf", "srw"),
+        *("orf", "rw2", "raf", "pef", "rwl", "3fr", "iiq", "x3f"),
+    )
+)
+NO_IMAGES = frozenset(
+    (
+        *("readme", "license", "licence", "copying", "copyright", "notice", "authors", "changelog"),
+        *("labels", "classes", "makefile", "md5sums", "sha1sums", "sha256sums", "icon\r"),
+    )
+)
 # More is not decoded: some files are made to fill the memory. What is transparent is decoded twice.
 MOST_PIXELS, MOST_TRANSPARENT = 50_000_000, 25_000_000
 ARRAYS = {2: "L", 3: "RGB"}  # modes, by the number of axes
+BITS = 0x0102  # the TIFF tag that says how many a pixel has
 ORIENTATION = 0x0112  # the EXIF tag in which a camera says how it was turned
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -61,7 +77,8 @@ class Measured:
 
 
 def decode(picture: Picture, look: Look) -> UInt8[np.ndarray, "c h w"]:
-    """Raises whatever Pillow raises where a picture is damaged, or ValueError where it is huge."""
+    """Raises whatever Pillow raises where a picture is damaged, or ValueError where it is huge, or
+    where nothing says which of its numbers is white."""
     side = (look.image_size, look.image_size)
     with _opened(picture) as image:
         twice = (2 * look.image_size, 2 * look.image_size)
@@ -103,6 +120,15 @@ def looks_like_image(name: str) -> bool:
     return dot > 0 and name[dot:].lower() in _endings()
 
 
+def looks_like_other_image(name: str) -> bool:
+    """By its ending, one of a type that is not read here. What has no ending may be one, too."""
+    file = name.rpartition("/")[2].lower()
+    stem, _, ending = file.rpartition(".")
+    if not stem:
+        return file not in NO_IMAGES
+    return ending in OTHER_TYPES and not looks_like_image(name)
+
+
 def _endings() -> frozenset[str]:
     global _known
     if not _known:
@@ -123,16 +149,35 @@ def _opened(picture: Picture) -> Image.Image:
 
 def _plain(image: Image.Image) -> Image.Image:
     """Without what a plain conversion would get wrong: depth, and transparency."""
-    if image.mode.startswith("I;16"):  # Pillow would clip it instead of scaling
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode == "I" and (deep := np.asarray(image)).max(initial=0) > 255:
-        return Image.fromarray((deep.clip(0, 65535) >> 8).astype(np.uint8))
-    if image.has_transparency_data:  # what shows through is white, as on paper
-        layer = image if image.mode == "RGBA" else image.convert("RGBA")
-        paper = Image.new("RGB", layer.size, "white")
-        paper.paste(layer, mask=layer.getchannel("A"))
-        return paper
-    return image
+    if (bits := depth(image)) > 8:
+        return in_8_bits(image, bits)
+    return on_paper(image) if image.has_transparency_data else image
+
+
+def depth(image: Image.Image) -> int:
+    """Bits of a pixel's value, as the file says: never from the values, since then two pictures of
+    a class could not be compared. Raises ValueError where nothing says which value is white."""
+    if image.mode.startswith("I;16"):
+        return int(getattr(image, "tag_v2", {}).get(BITS, (16,))[0])  # some scans have 12
+    if image.mode == "I" and image.format in ("PNG", "PPM"):
+        return 16
+    if image.mode in ("I", "F"):
+        kind = "floats" if image.mode == "F" else "32-bit or signed numbers"
+        raise ValueError(f"{kind}: save it with 8 or 16 bits")
+    return 8
+
+
+def in_8_bits(image: Image.Image, bits: int) -> Image.Image:
+    """Scaled; Pillow would clip it."""
+    return Image.fromarray((np.asarray(image) >> (bits - 8)).clip(0, 255).astype(np.uint8))
+
+
+def on_paper(image: Image.Image) -> Image.Image:
+    """What shows through is white."""
+    layer = image if image.mode == "RGBA" else image.convert("RGBA")
+    paper = Image.new("RGB", layer.size, "white")
+    paper.paste(layer, mask=layer.getchannel("A"))
+    return paper
 
 
 def _orientation(image: Image.Image) -> int:

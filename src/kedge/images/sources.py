@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,8 @@ def open_images(
     embedded images; or in memory: a pair of images and labels, a mapping from class names to
     images, or a data set with `__len__` and `__getitem__` → (image, label).
 
-    With a `look` they are brought to that, whatever would suit them; but what is in memory is
-    never inverted, since it may come from another table. Only those of `classes` are decoded, if
+    With a `look` they are brought to that, whatever would suit them; but arrays and tensors are
+    never inverted, since they may come from another table. Only those of `classes` are decoded, if
     given; what is packed is taken whole. With `keep` a large set on disk is packed once and found
     again by the next call; otherwise nothing is left behind.
     """
@@ -55,8 +54,7 @@ def open_images(
     if not isinstance(source, str | Path):
         from kedge.images.given import given_catalogue
 
-        found, keep = given_catalogue(source), False
-        look = look and replace(look, inverted=False)
+        found, keep = given_catalogue(source, look is not None and look.inverted), False
     elif (table := _ready(source)) is not None:
         _check(
             table,

@@ -28,9 +28,10 @@ from kedge.images.decoding import CHUNK, NAMED, Kept, decoded, n_chunks, rows_by
 from kedge.images.packed import fingerprint_of
 from kedge.images.pictures import Look
 from kedge.images.table import STORE_FORMAT, ImageTable
+from kedge.images.words import counted
 
 BLOCK = 1 << 23  # bytes that are moved or summed at a time
-DECODER = 1  # counts up when a picture becomes other pixels than before
+DECODER = 2  # counts up when a picture becomes other pixels than before
 NOTE_EVERY = 2.0  # seconds between two notes of how far it is
 ROOM_FOR_REMARKS = 1 << 15  # bytes
 
@@ -307,9 +308,11 @@ class _Twins:
 
 def twins_remark(n: int, n_classes: int, example: str) -> str:
     """What is said of exact duplicates within classes."""
+    what = counted(n, "image is an exact copy", "images are exact copies")
+    where = f"in '{example}'" if n_classes == 1 else f"{n_classes} classes, most in '{example}'"
     return (
-        f"{n} images are exact copies of another of their class ({n_classes} classes, most in "
-        f"'{example}'): an example to learn from may then be asked as a query too"
+        f"{what} of another of the same class ({where}): an example to learn from may then be "
+        "asked as a query too"
     )
 
 

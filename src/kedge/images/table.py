@@ -21,6 +21,7 @@ from kedge.errors import KedgeError
 from kedge.images.packed import PackedFile, blocks, fingerprint_of, write_packed
 from kedge.images.pictures import Fit
 from kedge.images.rows import FileRows
+from kedge.images.words import counted, plain_name
 
 STORE_FORMAT = "kedge-images-1"
 SMALL = 1 << 28  # bytes of pixels: fewer are read into memory, where small images are had sooner
@@ -134,11 +135,13 @@ class ImageTable:
             pixels = pixels.permute(0, 3, 1, 2)
         order = torch.as_tensor(labels, dtype=torch.int64)
         if order.shape != pixels.shape[:1]:
-            raise KedgeError(f"{source}: {len(pixels)} images but {len(order)} labels.")
+            raise KedgeError(
+                f"{source}: {counted(len(pixels), 'image')} but {counted(len(order), 'label')}."
+            )
         if bool((order[1:] < order[:-1]).any()):
             order, rows = torch.sort(order, stable=True)
             pixels = pixels[rows]
-        return cls(pixels.contiguous(), order, tuple(classes), source)
+        return cls(pixels.contiguous(), order, tuple(map(plain_name, classes)), source)
 
     def save(self, path: str | Path) -> None:
         """Pack into one file, from which `load` reads what is asked for."""

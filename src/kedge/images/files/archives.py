@@ -17,11 +17,12 @@ import threading
 import weakref
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from kedge.errors import KedgeError
+from kedge.images.words import counted, first_of, left_out, shown
 
 LARGEST_MEMBER = 1 << 28  # bytes of one file, and of the table of contents
 LARGEST_GROWTH = 200  # a file that unpacks to more than so many times its size is a bomb
@@ -38,19 +39,6 @@ Member = TypeVar("Member")
 def hidden(part: str) -> bool:
     """Of one part of a name: it does not count, nor does what lies below it."""
     return part.startswith(".") or part in JUNK
-
-
-def shown(name: str) -> str:
-    """A name within a sentence: it stays on its line, and its end can be seen."""
-    name = name if len(name) <= 200 else f"{name[:90]}…{name[-90:]}"
-    return name if name.isprintable() and name == name.strip() else repr(name)
-
-
-def left_out(names: Sequence[str], what: str) -> tuple[str, ...]:
-    """One remark, or none where nothing was left out."""
-    if not names:
-        return ()
-    return (f"{len(names)} {what} and were left out, the first is {shown(names[0])}",)
 
 
 class Archive(ABC):
@@ -108,11 +96,15 @@ class Archive(ABC):
                 if kept.pop(plain, None) is not None:
                     twice.append(plain)
                 kept[plain] = member
-        self.remarks += left_out(outside, "members of the archive have names that lead out of it")
+        self.remarks += left_out(
+            outside,
+            "member of the archive has a name that leads out of it",
+            "members of the archive have names that lead out of it",
+        )
         if twice:
+            what = counted(len(twice), "name occurs", "names occur")
             self.remarks += (
-                f"{len(twice)} names occur more than once in the archive and the last counts, the "
-                f"first is {shown(twice[0])}",
+                f"{what} more than once in the archive and the last counts{first_of(twice)}",
             )
         return kept
 
@@ -143,7 +135,9 @@ class Zip(Archive):
                 # Some packers of Windows write backslashes, which the format forbids.
                 members.append((member.filename.replace("\\", "/"), member))
         self._members = self._admitted(members)
-        self.remarks += left_out(links, "members of the archive are links")
+        self.remarks += left_out(
+            links, "member of the archive is a link", "members of the archive are links"
+        )
         for name, member in self._members.items():
             if member.flag_bits & 1:
                 raise KedgeError(f"{self.path}: this archive is encrypted; unpack it first.")
@@ -189,7 +183,11 @@ class Tar(Archive):
         weakref.finalize(self, self._file.close)
         self._links: list[str] = []
         self._members = self._admitted(self._listed())
-        self.remarks += left_out(self._links, "members of the archive are links or no plain files")
+        self.remarks += left_out(
+            self._links,
+            "member of the archive is a link or no plain file",
+            "members of the archive are links or no plain files",
+        )
         self.names = tuple(self._members)
         if not isinstance(self._file, io.BufferedReader):
             while self._file.read(1 << 16):  # to the checksum, which stands at the very end

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kedge.errors import KedgeError
-from kedge.images.files.archives import shown
 from kedge.images.files.trees import FolderTree, Tree
+from kedge.images.words import shown
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 SEPARATORS = (",", ";", "\t")

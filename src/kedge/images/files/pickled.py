@@ -14,6 +14,7 @@ from kedge.images.files.impostors import refuse_impostor
 from kedge.images.files.trees import Tree
 from kedge.images.files.unpickle import keys_as_text, text, unpickled
 from kedge.images.pictures import MOST_PIXELS
+from kedge.images.words import counted, left_out
 
 
 def uppermost(tree: Tree, wanted: Collection[str]) -> dict[str, str]:
@@ -33,9 +34,7 @@ def copies_left_out(tree: Tree, found: dict[str, str]) -> list[str]:
     """A remark, if there are other files of the names that were found."""
     read = set(found.values())
     copies = [n for n in tree.names if n.rpartition("/")[2] in found and n not in read]
-    if not copies:
-        return []
-    return [f"{len(copies)} files of the same names were left out, the first is {copies[0]}"]
+    return [*left_out(copies, "file has the name of another", "files have the names of others")]
 
 
 def fields(path: Path, *required: str) -> dict[Any, Any]:
@@ -94,8 +93,8 @@ def is_whole(value: Any) -> bool:
 def same_length(path: Path, images: int, labels: int) -> None:
     if images != labels:
         raise KedgeError(
-            f"{path}: expected a label for each image but there are {images} images and {labels} "
-            "labels; get it again."
+            f"{path}: expected a label for each image but found {counted(images, 'image')} and "
+            f"{counted(labels, 'label')}; get it again."
         )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from kedge.errors import KedgeError
-from kedge.images.files.archives import LARGEST_MEMBER, Archive, Tar, Zip, hidden, left_out, shown
-from kedge.images.pictures import Picture
+from kedge.images.files.archives import LARGEST_MEMBER, Archive, Tar, Zip, hidden
+from kedge.images.pictures import Picture, looks_like_other_image
+from kedge.images.words import left_out, shown
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
 MOST_VISITS = 64  # to one folder by different links: more is a maze and not a split
@@ -60,6 +62,15 @@ def tree_of(path: Path) -> Tree:
     return FolderTree(path.parent, (path.name,))
 
 
+def of_other_types(names: Iterable[str]) -> tuple[str, ...]:
+    """A remark on those files that are images, it seems, but of no type that is read here."""
+    return left_out(
+        [name for name in names if looks_like_other_image(name)],
+        "file is of no known image type",
+        "files are of no known image type",
+    )
+
+
 class FolderTree(Tree):
     """All files below a folder, or only some of them."""
 
@@ -107,9 +118,13 @@ class FolderTree(Tree):
             if folder and not within and not any_file:
                 empty.append(folder.rstrip("/"))
         self.remarks = (
-            *left_out(sorted(broken), "links lead nowhere"),
-            *left_out(circles, "folders are reached by links in circles"),
-            *left_out(sorted(empty), "folders are empty"),
+            *left_out(sorted(broken), "link leads nowhere", "links lead nowhere"),
+            *left_out(
+                circles,
+                "folder is reached by links in circles",
+                "folders are reached by links in circles",
+            ),
+            *left_out(sorted(empty), "folder is empty", "folders are empty"),
         )
         return tuple(sorted(names))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,24 @@ from kedge.images.given.pictures import (
     is_array,
     refuse_batch,
 )
+from kedge.images.words import counted, left_out
 
 LOOKED_AT = 10_000  # images at most, for the stamp and for what is wrong with them
 
 
-def given_catalogue(images: object) -> Catalogue:
+def given_catalogue(images: object, negative: bool = False) -> Catalogue:
     """Of `(images, labels)`, `(images, labels, class names)`, `{class name: images}`, or of any
-    data set with `__len__` and `__getitem__` → (image, label)."""
+    data set with `__len__` and `__getitem__` → (image, label).
+
+    What `negative` does, `GivenPictures` says.
+    """
+    found = _found(images)
+    if negative and isinstance(found.pictures, GivenPictures):
+        return replace(found, pictures=GivenPictures(found.pictures.sources, negative))
+    return found
+
+
+def _found(images: object) -> Catalogue:
     if isinstance(images, Mapping):
         return _of_mapping(images)
     if isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
@@ -53,7 +65,9 @@ def _of_pair(images: Any, labels: Any, classes: Any = None) -> Catalogue:
     some = _several(images, "image")
     found = labels_of(labels)
     if len(found) != len(some.rows):
-        raise KedgeError(f"{GIVEN}: there are {len(some.rows)} images but {len(found)} labels.")
+        raise KedgeError(
+            f"{GIVEN}: {counted(len(some.rows), 'image')} but {counted(len(found), 'label')}."
+        )
     known = None if classes is None else names_of(classes)
     if classes is not None and known is None:
         raise KedgeError(f"{GIVEN}: the class names must be a list of texts.")
@@ -75,11 +89,7 @@ def _of_mapping(given: Mapping[Any, Any]) -> Catalogue:
             empty.append(key)
         sources.append(some)
         labels += [key] * len(some.rows)
-    remarks = []
-    if empty:
-        remarks.append(
-            f"{len(empty)} classes have no image and were left out, the first is '{empty[0]}'"
-        )
+    remarks = left_out(empty, "class has no image", "classes have no image")
     return _catalogue("images by class", sources, labels, None, remarks)
 
 

@@ -14,6 +14,7 @@ from kedge.images.catalogue import spread
 from kedge.images.given.labels import Label, fit, label_of, labels_of, names_of, of_one_kind
 from kedge.images.given.pictures import GIVEN, GivenPictures, Some, content_of, picture_of
 from kedge.images.pictures import Picture
+from kedge.images.words import left_out
 
 LABELS = ("targets", "labels", "_labels")  # where data sets keep them
 PROBED = 8  # items, besides the first three
@@ -127,8 +128,7 @@ def _all_labels(given: Any, n: int) -> tuple[list[Label], np.ndarray, list[str]]
     """By going through all items, as there is no other way. Those that raise have no label."""
     labels: list[Label] = []
     rows: list[int] = []
-    remarks: list[str] = []
-    first = ""
+    lost: list[str] = []
     with progress.task("reading labels", n) as tick:
         for i in range(n):
             try:
@@ -137,10 +137,7 @@ def _all_labels(given: Any, n: int) -> tuple[list[Label], np.ndarray, list[str]]
             except KedgeError:
                 raise
             except Exception as error:
-                first = first or f"item {i} ({type(error).__name__})"
+                lost.append(f"item {i} ({type(error).__name__})")
             tick(1)
-    if len(rows) < n:
-        remarks.append(
-            f"{n - len(rows)} items cannot be had and were left out, the first is {first}"
-        )
-    return of_one_kind(labels), np.array(rows, dtype=np.int64), remarks
+    remarks = left_out(lost, "item cannot be had", "items cannot be had")
+    return of_one_kind(labels), np.array(rows, dtype=np.int64), [*remarks]

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Pictures
-from kedge.images.pictures import Picture
+from kedge.images.pictures import Picture, depth, in_8_bits, on_paper
 
 GIVEN = Path("images given in memory")
 CHANNELS = (1, 3, 4)
@@ -41,10 +41,14 @@ class Some:
 
 
 class GivenPictures(Pictures):
-    """Pictures that are asked of their owner when they are fetched."""
+    """Pictures that are asked of their owner when they are fetched.
 
-    def __init__(self, sources: Sequence[Some]) -> None:
-        self.sources = sources
+    With `negative`, arrays and tensors are fetched inverted, so that a look that inverts leaves
+    them as they are: they may come from a table, where that was done. Originals are not.
+    """
+
+    def __init__(self, sources: Sequence[Some], negative: bool = False) -> None:
+        self.sources, self.negative = sources, negative
         self.ends = np.array(list(accumulate(len(some.rows) for some in sources)), dtype=np.int64)
 
     def __len__(self) -> int:
@@ -59,15 +63,21 @@ class GivenPictures(Pictures):
     def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
         for i in numbers:
             try:
-                picture = self.one(i)
+                image = self._given(i)
+                picture = picture_of(image)
             except Exception:  # whatever a data set of somebody else's raises
-                picture = b""
+                image = picture = b""
+            if self.negative and isinstance(picture, np.ndarray) and not _original(image):
+                picture = 255 - picture
             yield picture
 
     def one(self, i: int) -> Picture:
         """Raises what its owner raises, or a `KedgeError` where it is no image."""
+        return picture_of(self._given(i))
+
+    def _given(self, i: int) -> Any:
         some, i = self._place(i)
-        return picture_of(some.image(i))
+        return some.image(i)
 
     def _place(self, i: int) -> tuple[Some, int]:
         k = int(np.searchsorted(self.ends, i, side="right"))
@@ -81,6 +91,10 @@ def is_array(value: Any) -> bool:
 def array_of(value: Any) -> np.ndarray:
     """A view, where one can be had."""
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
+def _original(image: Any) -> bool:
+    return isinstance(image, str | Path | bytes | Image.Image)
 
 
 def picture_of(image: Any) -> Picture:
@@ -99,7 +113,7 @@ def picture_of(image: Any) -> Picture:
             "Pillow image or a path."
         )
     pixels = _bytes(_channels_last(array_of(image), hasattr(image, "detach")))
-    return _png(Image.fromarray(pixels)) if pixels.shape[2:] == (4,) else pixels
+    return np.asarray(on_paper(Image.fromarray(pixels))) if pixels.shape[2:] == (4,) else pixels
 
 
 def refuse_batch(shape: tuple[int, ...]) -> None:
@@ -153,19 +167,22 @@ def _bytes(pixels: np.ndarray) -> np.ndarray:
 
 
 def _of_pillow(image: Image.Image) -> Picture:
+    try:
+        bits = depth(image)
+    except ValueError:  # a file is refused when it is decoded, with the reason: so is this
+        return _encoded(image, "TIFF")
     with suppress(Exception):  # what the camera wrote may be damaged where the picture is not
         image = ImageOps.exif_transpose(image)
+    if bits > 8:
+        return np.asarray(in_8_bits(image, bits))
     if image.mode in ("L", "RGB") and not image.has_transparency_data:
         return np.asarray(image)
-    if image.mode == "I" or image.mode.startswith("I;16"):  # of 16 bits, as files have them
-        deep = np.asarray(image).clip(0, 65535).astype(np.uint16)
-        image = Image.fromarray(deep if deep.max(initial=0) > 255 else deep.astype(np.uint8))
-    keeps = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-    return _png(image if keeps else image.convert("RGB"))
+    keeps = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
+    return _encoded(image if keeps else image.convert("RGB"), "PNG", compress_level=1)
 
 
-def _png(image: Image.Image) -> bytes:
-    """So that depth and transparency are treated as those of a file are."""
+def _encoded(image: Image.Image, format: str, **options: int) -> bytes:
+    """So that it is treated as a file is."""
     file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
+    image.save(file, format, **options)
     return file.getvalue()

@@ -8,7 +8,7 @@ from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.files.impostors import refuse_impostor
 from kedge.images.files.trees import tree_of
-from kedge.images.pictures import looks_like_image
+from kedge.images.pictures import looks_like_image, looks_like_other_image
 from kedge.images.readers.cifar100 import Cifar100Reader
 from kedge.images.readers.cifar_folders import CifarFoldersReader
 from kedge.images.readers.contract import Reader
@@ -20,6 +20,7 @@ from kedge.images.readers.omniglot import OmniglotReader
 from kedge.images.readers.parquet import ParquetReader
 from kedge.images.readers.tiered import TieredReader
 from kedge.images.readers.tiny_imagenet import TinyImageNetReader
+from kedge.images.words import shown
 
 # The first that recognises the files reads them: particular forms stand before general ones.
 READERS: tuple[Reader, ...] = (
@@ -51,6 +52,12 @@ def catalogue(source: str | Path) -> Catalogue:
         raise KedgeError(
             f"{path}: images lie here, but not in class folders; expected one sub-folder per class "
             "with images in it: if this is one class, give the folder above it."
+        )
+    others = [n for n in tree.names if "." in n and looks_like_other_image(n)]
+    if others:
+        raise KedgeError(
+            f"{path}: no image here is of a type that kedge reads, the first is "
+            f"{shown(others[0])}; convert them to JPEG or PNG."
         )
     what = "this folder holds" if path.is_dir() else "this is"
     raise KedgeError(

@@ -6,10 +6,10 @@ import re
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
-from kedge.images.files.archives import left_out, shown
 from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import Reader
+from kedge.images.words import left_out, shown
 
 LIST = re.compile(r"((?:.*/)?)splits/([^/]+)/(train|val|valid|validation|test)\.txt")
 USUAL = "bertinetto"
@@ -45,8 +45,16 @@ class CifarFoldersReader(Reader):
                 f"{tree.path / place / 'data'}."
             )
         remarks = [
-            *left_out(sorted(unlisted), "classes are in no list of the split"),
-            *left_out(sorted(part_of.keys() - set(classes)), "classes of the split have no image"),
+            *left_out(
+                sorted(unlisted),
+                "class is in no list of the split",
+                "classes are in no list of the split",
+            ),
+            *left_out(
+                sorted(part_of.keys() - set(classes)),
+                "class of the split has no image",
+                "classes of the split have no image",
+            ),
         ]
         if others:
             remarks.append(f"of several splits, {shown(split)} was taken")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
-from kedge.images.files.archives import left_out
-from kedge.images.files.trees import Tree
+from kedge.images.files.trees import FolderTree, Tree, of_other_types
 from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import Reader
+from kedge.images.words import left_out, shown
 
 
 class FolderReader(Reader):
@@ -48,13 +49,19 @@ class FolderReader(Reader):
             FilePictures(tree, names),
             parts=parts if split else (),
             remarks=(
-                *left_out(loose, "images lie beside the class folders"),
+                *left_out(
+                    loose,
+                    "image lies beside the class folders",
+                    "images lie beside the class folders",
+                ),
                 *_remarks(tree, depth, split, set(classes)),
+                *_too_high(tree, [f for f in folders if belongs[f][1] is not None], depth + split),
             ),
             files=names,
         )
 
 
+WNID = re.compile(r"n\d{8}")
 ORDER = tuple(dict.fromkeys(PART_NAMES.values()))
 
 
@@ -96,8 +103,40 @@ def _class_of(folder: str, depth: int, split: bool) -> tuple[str, str | None]:
 
 
 def _remarks(tree: Tree, depth: int, split: bool, classes: set[str]) -> tuple[str, ...]:
-    others = {_folder(name) for name in tree.names}
-    named = {_class_of(folder, depth, split)[1] for folder in others} - {None}
-    empty = sorted(name for name in named - classes if name is not None)
-    remarks = left_out(empty, "folders hold no image")
-    return remarks
+    class_of = {
+        folder: name
+        for folder in {_folder(name) for name in tree.names}
+        if (name := _class_of(folder, depth, split)[1]) is not None
+    }
+    empty = sorted(set(class_of.values()) - classes)
+    return (
+        *left_out(empty, "folder holds no image", "folders hold no image"),
+        *of_other_types(name for name in tree.names if _folder(name) in class_of),
+    )
+
+
+def _too_high(tree: Tree, folders: Collection[str], level: int) -> tuple[str, ...]:
+    """A remark where what was taken for classes may be folders of them: no image lies in one
+    itself, and most hold several folders of different names. Numbered ones (character01) and
+    parts of a split are no classes, as a rule, and one folder (images) is none either."""
+    ways = [folder.split("/") for folder in sorted(folders)]
+    if any(len(way) == level + 1 for way in ways):
+        return ()
+    named = [way for way in ways if way[level + 1].lower() not in PART_NAMES]
+    within: dict[str, set[str]] = {way[level]: set() for way in ways}
+    for way in named:
+        within[way[level]].add(_unnumbered(way[level + 1]))
+    several = [name for name, inner in within.items() if len(inner) > 1]
+    if 2 * len(several) < len(within):
+        return ()
+    first = next(way for way in named if way[level] == several[0])
+    outer, inner = "/".join(first[: level + 1]), first[level + 1]
+    where = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
+    return (
+        f"all images lie in sub-folders, such as {shown(f'{outer}/{inner}')}: if {shown(inner)} is "
+        f"a class, give {shown(str(where))}",
+    )
+
+
+def _unnumbered(name: str) -> str:
+    return name if WNID.fullmatch(name) else re.sub(r"\d+", "", name)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
-from kedge.images.files.archives import DRIVE, hidden, left_out, shown
+from kedge.images.files.archives import DRIVE, hidden
 from kedge.images.files.lists import Row, first_rows, is_list, rows
 from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import Reader
+from kedge.images.words import left_out, shown
 
 MOST_LISTS = 32  # to look into; where there are more, they are something else
 RAVI = re.compile(r"(n\d{8})\d{3}(\d{5})\.jpe?g", re.IGNORECASE)
@@ -74,8 +75,12 @@ class ListedReader(Reader):
             remarks=(
                 *remarks,
                 *entries.remarks(),
-                *left_out(strays, "images are in no part of the list's split"),
-                *left_out(unlisted, "images are in no list"),
+                *left_out(
+                    strays,
+                    "image is in no part of the list's split",
+                    "images are in no part of the list's split",
+                ),
+                *left_out(unlisted, "image is in no list", "images are in no list"),
             ),
         )
 
@@ -95,7 +100,11 @@ def _lists(tree: Tree) -> tuple[list[str], tuple[str, ...]]:
     folder = of_parts[0].rpartition("/")[0]
     taken = [name for name in of_parts if name.rpartition("/")[0] == folder]
     others = [n for n in candidates if _stem(n) in PART_NAMES and n not in taken]
-    return taken, left_out(others, "further lists lie elsewhere or have no classes")
+    return taken, left_out(
+        others,
+        "further list lies elsewhere or has no classes",
+        "further lists lie elsewhere or have no classes",
+    )
 
 
 def _unlisted(tree: Tree, found: Mapping[str, object]) -> list[str]:
@@ -171,10 +180,22 @@ class _Entries:
 
     def remarks(self) -> tuple[str, ...]:
         return (
-            *left_out(self.missing, "images that are listed are not there"),
-            *left_out(self.incomplete, "lines have no image or no class"),
-            *left_out(self.twice, "images are listed again"),
-            *left_out(self.otherwise, "images are listed again with another class or part"),
+            *left_out(
+                self.missing,
+                "image that is listed is not there",
+                "images that are listed are not there",
+            ),
+            *left_out(
+                self.incomplete,
+                "line has no image or no class",
+                "lines have no image or no class",
+            ),
+            *left_out(self.twice, "image is listed again", "images are listed again"),
+            *left_out(
+                self.otherwise,
+                "image is listed again with another class or part",
+                "images are listed again with another class or part",
+            ),
         )
 
 

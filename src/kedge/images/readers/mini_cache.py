@@ -21,6 +21,7 @@ from kedge.images.files.pickled import (
 )
 from kedge.images.files.trees import Tree
 from kedge.images.readers.contract import Reader
+from kedge.images.words import counted, left_out
 
 FILES = {
     f"mini-imagenet-cache-{part}.pkl": PART_NAMES[part]
@@ -72,8 +73,8 @@ def _class_of_each(by_class: Any, path: Path, part: str, n: int) -> list[str]:
         rows = whole_numbers(value, path, f"the images of {classes[k]!r} in 'class_dict'")
         if rows.max(initial=-1) >= n:
             raise KedgeError(
-                f"{path}: class {classes[k]!r} has image {rows.max()}, but there are only {n} "
-                "images; get it again."
+                f"{path}: class {classes[k]!r} has image {rows.max()}, but the file has only "
+                f"{counted(n, 'image')}; get it again."
             )
         taken = rows[(number[rows] >= 0) & (number[rows] != k)]
         if len(taken):
@@ -97,17 +98,15 @@ def _named(key: Any, part: str, path: Path) -> str:
 
 
 def _remarks(by_class: dict[Any, Any], of: Iterable[str], path: Path) -> list[str]:
-    remarks = []
-    there = list(of)
-    if NOT_NAMED in there:
-        remarks.append(
-            f"{there.count(NOT_NAMED)} images of {path.name} are of no class and were left out, "
-            f"the first is image {there.index(NOT_NAMED)}"
-        )
-    empty = sorted(class_name(key) or str(key) for key, rows in by_class.items() if not len(rows))
-    if empty:
-        remarks.append(
-            f"{len(empty)} classes of {path.name} have no image and were left out, the first is "
-            f"{empty[0]!r}"
-        )
-    return remarks
+    return [
+        *left_out(
+            [f"image {i}" for i, name in enumerate(of) if name == NOT_NAMED],
+            f"image of {path.name} is of no class",
+            f"images of {path.name} are of no class",
+        ),
+        *left_out(
+            sorted(class_name(key) or str(key) for key, rows in by_class.items() if not len(rows)),
+            f"class of {path.name} has no image",
+            f"classes of {path.name} have no image",
+        ),
+    ]

@@ -27,6 +27,7 @@ from kedge.images.files.parquet_file import (
 from kedge.images.files.trees import FolderTree, Tree
 from kedge.images.pictures import Picture, looks_like_image
 from kedge.images.readers.contract import Reader
+from kedge.images.words import left_out
 
 SHARD = re.compile(r"[-_.]?(\d{1,9})-of-(\d{1,9})")
 
@@ -65,10 +66,9 @@ class ParquetReader(Reader):
             if (there < 0).any():
                 rows = np.flatnonzero(there >= 0)
                 shards[k], labels[k] = replace(shards[k], rows=rows), there[rows]
-        if left_out := n - sum(map(len, labels)):
-            remarks.append(
-                f"{left_out} images have no label, or none of a class, and were left out"
-            )
+        if lost := n - sum(map(len, labels)):
+            have, were = ("image has", "was") if lost == 1 else ("images have", "were")
+            remarks.append(f"{lost} {have} no label, or none of a class, and {were} left out")
         names = numbered(list(seen))
         classes = tuple(sorted(names))
         order = {name: i for i, name in enumerate(classes)}
@@ -140,11 +140,12 @@ def _of_the_split(files: list[str]) -> tuple[list[str], list[str]]:
     strays = [name for name in files if not _part(name)]
     if not strays or len(strays) == len(files):
         return files, []
-    remark = (
-        f"{len(strays)} files belong to no part of the split and were left out, the first is "
-        f"{strays[0]}"
+    remarks = left_out(
+        strays,
+        "file belongs to no part of the split",
+        "files belong to no part of the split",
     )
-    return [name for name in files if _part(name)], [remark]
+    return [name for name in files if _part(name)], [*remarks]
 
 
 def _absent(tree: Tree, files: list[str]) -> list[str]:
@@ -164,7 +165,8 @@ def _absent(tree: Tree, files: list[str]) -> list[str]:
                     "the folder of one of them."
                 )
     return [
-        f"only {len(shards)} of the {total} shards of {stem} are there"
+        f"only {len(shards)} of the {total} shards of {stem} {'is' if len(shards) == 1 else 'are'} "
+        "there"
         for (stem, total), shards in there.items()
         if len(shards) < total
     ]

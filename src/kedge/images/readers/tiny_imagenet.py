@@ -9,10 +9,10 @@ import re
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue, FilePictures, catalogued
-from kedge.images.files.archives import left_out
 from kedge.images.files.trees import Tree
 from kedge.images.pictures import looks_like_image
 from kedge.images.readers.contract import Reader
+from kedge.images.words import left_out
 
 TRAIN = re.compile(r"((?:.*/)?)train/n\d{8}/(images/)?[^/]+")
 LISTS = ("wnids.txt", "words.txt", "val/val_annotations.txt")
@@ -60,12 +60,22 @@ class TinyImageNetReader(Reader):
                 *(
                     r
                     for part in without
-                    for r in left_out(without[part], f"images of {part} have no class")
+                    for r in left_out(
+                        without[part],
+                        f"image of {part} has no class",
+                        f"images of {part} have no class",
+                    )
                 ),
                 *left_out(
-                    sorted(listed.keys() - seen), "images of val_annotations.txt are not there"
+                    sorted(listed.keys() - seen),
+                    "image of val_annotations.txt is not there",
+                    "images of val_annotations.txt are not there",
                 ),
-                *left_out(sorted(expected - set(classes)), "classes of wnids.txt have no image"),
+                *left_out(
+                    sorted(expected - set(classes)),
+                    "class of wnids.txt has no image",
+                    "classes of wnids.txt have no image",
+                ),
             ),
         )
 
