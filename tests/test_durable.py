@@ -161,6 +161,18 @@ def test_file_and_folders_are_flushed_in_the_order_that_counts(
     assert [part.parent, file, after] == [folder, folder / "file", folder]
 
 
+def test_half_a_file_of_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
+    """Also while its parent has not asked how it ended. One that is being written stays."""
+    path, alive = tmp_path / "file", tmp_path / f".file.{os.getppid()}.part"
+    with subprocess.Popen(["sleep", "60"]) as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        for part in (alive, tmp_path / f".file.{process.pid}.part"):
+            part.write_text("half")
+        write_atomically(path, write_text("new"))
+    assert set(tmp_path.iterdir()) == {path, alive}
+
+
 KILLED_IN_THE_MIDDLE = """
 import resource, signal, sys
 from pathlib import Path

@@ -66,7 +66,7 @@ def test_the_error_of_a_job_is_that_of_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs Linux")
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_whoever_works_for_another_ends_with_it(tmp_path: Path, kill: int) -> None:
     def at_work() -> list[int]:
         found = []

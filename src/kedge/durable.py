@@ -74,12 +74,16 @@ def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def _alive(process: str) -> bool:
     """Whether a process id, written as '.1234', is that of a running process."""
+    number = process.removeprefix(".")
     try:
-        os.kill(int(process.removeprefix(".")), 0)
+        os.kill(int(number), 0)
     except (ProcessLookupError, ValueError, OverflowError):
         return False
     except PermissionError:
         return True
+    with suppress(OSError):  # one that was killed has a number until its parent has asked for it
+        status = Path("/proc", number, "stat").read_text(errors="replace")
+        return status.rpartition(")")[2].split()[0] != "Z"
     return True
 
 
