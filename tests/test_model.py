@@ -238,7 +238,7 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, first: Path) -> None:
     (tmp_path / "text").write_text("epoch,loss\n")
     open_images(first).save(tmp_path / "images")
-    assert "not a kedge model" in refused(tmp_path / "text")
+    assert "not a kedge model, or damaged (it does not begin as" in refused(tmp_path / "text")
     assert "not a kedge model" in refused(tmp_path / "images")
     assert "not a kedge model" in refused(tmp_path)
 

@@ -191,6 +191,8 @@ def _header(file: BinaryIO | BytesIO) -> bytes:
     """Of a safetensors file: JSON, behind its length in 8 bytes."""
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
+    if length > 1 << 40:  # an image or a text begins so
+        raise OSError("it does not begin as such a file does")
     if not 2 <= length <= LONGEST_HEADER:
         raise OSError(f"its header has {length} bytes, not 2 to {LONGEST_HEADER}")
     return file.read(length)
