@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kedge.config import BackboneConfig, HeadConfig
-from kedge.drift import anchor_drift, places
+from kedge.drift import anchor_drift, true_anchors
 from kedge.images.table import ImageTable
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Pool, whole
@@ -36,8 +36,8 @@ def model_of(head: str = "prototype", width: int = 6, seed: int = 0) -> Model:
 def drift_of(today: Model, *before: Model) -> Drift:
     """Of the classes of one round under each of these models, up to today's."""
     pools = ROUNDS[: len(before)]
-    then = [places(model, pool) for model, pool in zip(before, pools, strict=True)]
-    now = [places(today, pool) for pool in pools]
+    then = [true_anchors(model, pool) for model, pool in zip(before, pools, strict=True)]
+    now = [true_anchors(today, pool) for pool in pools]
     names = [name for pool in pools for name in pool.classes]
     return anchor_drift(names, torch.cat(then), torch.cat(now), then[0])
 
@@ -76,7 +76,7 @@ def test_a_model_that_has_not_moved_has_not_moved_its_classes(head: str) -> None
 def test_a_class_is_where_its_anchor_would_be(head: str) -> None:
     """Ways of its own to be made an anchor of does a head only have where it learns none."""
     model = model_of(head)
-    assert torch.equal(places(model, BASE), model.with_anchors_of(BASE).anchors)
+    assert torch.equal(true_anchors(model, BASE), model.with_anchors_of(BASE).anchors)
 
 
 def test_a_class_that_moved_by_a_known_vector() -> None:
@@ -107,11 +107,11 @@ def test_the_plane_depends_on_the_base_alone_and_not_on_its_order() -> None:
     first, second, today = (model_of(seed=seed) for seed in range(3))
     once = drift_of(today, first, second)
     assert drift_of(today, first, second) == once
-    then = torch.cat([places(first, BASE), places(second, LATER)])
-    now = torch.cat([places(today, pool) for pool in ROUNDS])
+    then = torch.cat([true_anchors(first, BASE), true_anchors(second, LATER)])
+    now = torch.cat([true_anchors(today, pool) for pool in ROUNDS])
     for seed in range(5):
         order = torch.randperm(4, generator=torch.Generator().manual_seed(seed))
-        _, moves = anchor_drift(NAMES[:8], then, now, places(first, BASE)[order])
+        _, moves = anchor_drift(NAMES[:8], then, now, true_anchors(first, BASE)[order])
         for a, b in zip(once[1], moves, strict=True):
             assert a.stored == pytest.approx(b.stored, abs=1e-3)
             assert a.now == pytest.approx(b.now, abs=1e-3)
@@ -123,8 +123,8 @@ def test_the_plane_depends_on_the_base_alone_and_not_on_its_order() -> None:
 def test_linear_classifiers_are_made_against_the_other_classes_of_their_pool() -> None:
     model = model_of("ridge")
     together = Pool("all", TABLE, NAMES[:8], BASE.class_rows + LATER.class_rows)
-    apart = torch.cat([places(model, pool) for pool in ROUNDS])
-    assert not torch.allclose(places(model, together), apart, atol=1e-3)
+    apart = torch.cat([true_anchors(model, pool) for pool in ROUNDS])
+    assert not torch.allclose(true_anchors(model, together), apart, atol=1e-3)
     assert drift_of(model, model, model)[0]["anchor_drift"] == 0, "round by round, then and now"
 
 

@@ -21,7 +21,7 @@ SHOWN = 12  # classes whose way is kept for the figure
 
 
 @torch.no_grad()
-def places(model: Model, pool: Pool) -> Float[Tensor, "classes r"]:
+def true_anchors(model: Model, pool: Pool) -> Float[Tensor, "classes r"]:
     """Where each class of a pool is under a model: its anchor, made from its images.
 
     A head that learns its anchors does not make them from images. Then a class is where its row
@@ -36,7 +36,7 @@ def anchor_drift(
     now: Float[Tensor, "classes r"],
     base: Float[Tensor, "base r"],
 ) -> tuple[dict[str, float], tuple[AnchorMove, ...]]:
-    """From the places of some classes under the model of their own round and under today's; `base`
+    """From where some classes are under the model of their own round and under today's; `base`
     holds those of the base classes, which span the plane. See `records.MEASURES`."""
     spread = torch.pdist(now.double()).mean() if len(now) > 1 else torch.tensor(0.0)
     plane, share = _plane(base)

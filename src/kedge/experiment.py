@@ -41,7 +41,7 @@ from kedge.config import (
     require,
     to_dict,
 )
-from kedge.drift import anchor_drift, places
+from kedge.drift import anchor_drift, true_anchors
 from kedge.durable import load_tensors, only_one_process, save_tensors, write_atomically
 from kedge.episodes import check_pool
 from kedge.errors import KedgeError
@@ -414,7 +414,7 @@ class _Seed:
         own = self.benchmark.trained(round)
         if set(own.classes) <= set(model.classes):
             path = self._place(method, round) / "places.safetensors"
-            save_tensors(path, {"places": places(model, own)}, {"classes": own.classes})
+            save_tensors(path, {"places": true_anchors(model, own)}, {"classes": own.classes})
         if round == 0 or not (self._place(BASE, 0) / "places.safetensors").exists():
             return {}, ()  # the base of an early version has none
         names: list[str] = []
@@ -424,7 +424,7 @@ class _Seed:
             if path.exists():  # NU never learned the classes of later rounds
                 pool = self.benchmark.trained(t)
                 then.append(load_tensors(path, "list of places")[1]["places"])
-                now.append(places(model, pool))
+                now.append(true_anchors(model, pool))
                 names += pool.classes
         return anchor_drift(names, torch.cat(then), torch.cat(now), then[0])
 
