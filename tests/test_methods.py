@@ -62,6 +62,17 @@ def test_only_the_paragon_trains_on_everything() -> None:
     assert [n for n in method_names() if parse_method(n).trains_on == "everything"] == ["PAR"]
 
 
+def test_only_the_paragon_can_start_afresh_and_need_not() -> None:
+    assert [n for n in method_names() if parse_method(n).afresh] == ["PAR"]
+    assert parse_method("PAR start=scratch").afresh
+    on = parse_method("par start=last")
+    assert (on.label, on.trains_on, on.afresh) == ("PAR start=last", "everything", False)
+    with pytest.raises(KedgeError, match=r"start must be scratch or last"):
+        parse_method("PAR start=first")
+    with pytest.raises(KedgeError, match=r"FT has no options"):
+        parse_method("FT start=last")
+
+
 def test_options_reach_the_alignment_and_the_label() -> None:
     method = parse_method("  ida   lambda=2.5  anchors=all ")
     assert method.alignment == IndirectDiscriminantAlignment(anchors="all")

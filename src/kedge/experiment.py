@@ -332,9 +332,8 @@ class _Seed:
             model = Model.load(previous / "model.kedge").to(device)
             model.save(place / "model.kedge")
             return RoundResult(model)
-        everything = method.trains_on == "everything"
-        delivery = self.benchmark.delivery(round, with_old=everything)
-        if previous is None or everything:
+        delivery = self.benchmark.delivery(round, with_old=method.trains_on == "everything")
+        if previous is None or method.afresh:
             table = self.benchmark.table
             config = ModelConfig(
                 self.experiment.backbone,

@@ -1,6 +1,6 @@
 """The methods that are compared: where each starts, what it may see, and what holds it.
 
-A method is written as its name and any options: `IDA`, `IDA lambda=5`, `IDA anchors=all`.
+A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from kedge.alignment import ALIGNMENTS, Alignment
 from kedge.errors import KedgeError
-from kedge.options import check_options, fields_of, parse_named
+from kedge.options import Named, check_options, fields_of, parse_named
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Method:
     trains_on: Literal["nothing", "new", "everything"]
     alignment: Alignment | None = None
     weight: float = 1.0  # λ
+    afresh: bool = False  # each round starts with new weights, not with the last round's model
 
     @property
     def remembers(self) -> bool:
@@ -32,7 +33,7 @@ class Method:
 PLAIN: dict[str, Literal["nothing", "new", "everything"]] = {
     "NU": "nothing",  # no update: the base model again in every round
     "FT": "new",  # fine-tuning: nothing holds it
-    "PAR": "everything",  # paragon: from scratch on all images so far, the upper bound
+    "PAR": "everything",  # paragon: on all images so far, from scratch or from the last round on
 }
 
 
@@ -48,8 +49,7 @@ def parse_method(text: str) -> Method:
         known = ", ".join(method_names())
         raise KedgeError(f"There is no method '{text}'; the known ones are {known}.")
     if named.name in PLAIN:
-        check_options(named, [], "Method")
-        return Method(named.label, PLAIN[named.name])
+        return _plain(named)
     kind = ALIGNMENTS[named.name]
     check_options(named, ["lambda", *fields_of(kind)], "Method")
     order = ["lambda", *fields_of(kind)]  # one method has one label, however it is written
@@ -59,3 +59,15 @@ def parse_method(text: str) -> Method:
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise KedgeError(f"Method '{text}': lambda must be a number that is not negative.")
     return Method(named.label, "new", kind(**options), float(weight))
+
+
+STARTS = ("scratch", "last")  # of the paragon; where rounds are short, the first never gets far
+
+
+def _plain(named: Named) -> Method:
+    paragon = named.name == "PAR"
+    check_options(named, ["start"] if paragon else [], "Method")
+    start = named.options.get("start", STARTS[0])
+    if start not in STARTS:
+        raise KedgeError(f"Method '{named.label}': start must be {' or '.join(STARTS)}.")
+    return Method(named.label, PLAIN[named.name], afresh=paragon and start == STARTS[0])

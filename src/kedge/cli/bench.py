@@ -39,7 +39,7 @@ class Bench:
     - IDA: fine-tuning, but each image must keep its verdict relative to one remembered
       point per old class, the anchors (indirect discriminant alignment).
     - PAR: the paragon, trained from scratch on all old and new images together, which none
-      of the others may see.
+      of the others may see ('PAR start=last': from its last round's model on).
 
     A run that was stopped continues when the same command is given again. Methods and
     seeds that are asked for later join those in the folder; nothing is done twice.
