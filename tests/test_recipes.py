@@ -45,6 +45,7 @@ EXPECTED = {  # table → protocol, and that of its twin
 }
 TINY = {  # recipes on Tiny-ImageNet → the table that they repeat, whole
     "tiny-pn": "mini-pn",
+    "tiny-pn-1shot": "mini-pn",
     "tiny-two-rounds": "two-rounds",
     **{
         f"tiny-{name.removesuffix('-5shot')}": name

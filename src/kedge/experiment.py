@@ -258,16 +258,15 @@ class _Seed:
             )
 
     def rounds_to_train(self, methods: list[Method]) -> int:
-        return sum(self._left(method) for method in (BASE, *methods))
+        train = [method for method in (BASE, *methods) if method.trains_on != "nothing"]
+        return sum(map(self._left, train))
 
     def jobs(self, methods: list[Method]) -> list[Job]:
-        """Of those methods that have something left to train."""
+        """Of those methods that have something left to train or to test."""
         return [Job(self.seed, method.label) for method in methods if self._left(method)]
 
     def _left(self, method: Method) -> int:
-        """Rounds that are to be trained."""
-        if method.trains_on == "nothing":
-            return 0
+        """Rounds that are not done yet."""
         rounds = [0] if method is BASE else self.rounds
         places = [self._place(method, round) for round in rounds]
         return sum(not (place / "run.json").exists() for place in places)

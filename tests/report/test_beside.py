@@ -414,7 +414,8 @@ def test_every_recipe_of_a_table_has_a_place_for_each_of_its_cells(name: str) ->
     assert recipe.paper is not None
     printed = paper.table(recipe.paper)
     parts = {}
-    for part, experiment in recipe.experiments(replace(recipe.base(), data=".")).items():
+    whole = recipe.experiments(replace(recipe.base(), data="."))
+    for part, experiment in whole.items():
         names = [c.pool for c in printed.columns]
         pools = tuple(
             f"{pool} at {shape}" if number else pool
@@ -430,10 +431,11 @@ def test_every_recipe_of_a_table_has_a_place_for_each_of_its_cells(name: str) ->
         ]
         parts[part] = record_of(runs, (shape.ways[0], shape.shots[0]))
     places = find(Collection(recipe.name, recipe.title, recipe.paper, parts), printed)
-    missing = [
+    shots = {one.shots[0] for each in whole.values() for one in each.test_shapes}
+    missing = [  # half a table may have a recipe of its own
         (row.dataset, row.label, column.key)
         for row, column, _ in printed.walk()
-        if row.label != "range" and (row, column) not in places
+        if row.label != "range" and column.n_shot in shots and (row, column) not in places
     ]
     assert missing == []
 

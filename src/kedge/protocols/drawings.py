@@ -73,4 +73,12 @@ DRAWINGS = (
         _load,
         partial(_mixed, (64, 16, 16, 16, 16)),
     ),
+    Protocol(
+        "drawings-16-rounds",
+        "Quick, Draw! drawings, classes split at random: 16 rounds of 5 classes each, of which the "
+        "first is the base, 72 unseen, 28 px (as tiny-imagenet-16-rounds; the paper has two rounds "
+        "of 16 on miniImageNet).",
+        _load,
+        partial(_mixed, (5,) * 16),
+    ),
 )

@@ -119,10 +119,12 @@ def cost(record: Record) -> str:
     over = "summed over the incremental rounds" if several else "for the update"
     if len(record.seeds) > 1:
         over += ", mean over seeds"
+    shared = any("jobs" in run.environment for run in record.runs)
+    beside = " Several were trained at the same time, and took longer so." if shared else ""
     return (
         f"Training time {over}; the highest memory while it trained (on the CPU, of the whole "
         "process); and what the method has to keep of each class that is behind it. "
-        "A dash stands for nothing."
+        f"A dash stands for nothing.{beside}"
     )
 
 

@@ -30,7 +30,7 @@ from kedge.report.notation import number
 from kedge.report.reading import BASE, OURS, PARAGON
 
 TOLERANCE = 1.0  # points; two trainings that differ in rounding alone end up to 0.7 apart (LOG.md)
-MAIN = ("pn", "mini-pn", "pn-seeds", "pn-seeds-1shot", "pn-long")  # the paper's table 1
+MAIN = ("pn", "pn-1shot", "mini-pn", "pn-seeds", "pn-seeds-1shot", "pn-long")  # the paper's table 1
 BODY = (  # its tables 1 to 6
     *MAIN, "3-seeds", "tiered-pn", "ecm", "mini-ecm", "domain-pn", "domain-pn-5shot",
     "domain-ecm", "domain-ecm-5shot", "two-rounds",
@@ -102,8 +102,10 @@ def _two_rounds(found: Found) -> list[Comparison]:
 
 
 def _alike(a: Record, b: Record) -> bool:
+    """Trained on episodes of one shape, for as long, and tested on the same classes."""
     unseen = [{seed: split["unseen"] for seed, split in r.splits.items()} for r in (a, b)]
-    return reading.trained(a) == reading.trained(b) and unseen[0] == unseen[1]
+    settings = [[r.config.get(key) for key in ("episode", "schedule")] for r in (a, b)]
+    return settings[0] == settings[1] and unseen[0] == unseen[1]
 
 
 def _gap(a: Record, b: Record, method: str) -> Score | None:
