@@ -293,7 +293,7 @@ def test_where_nothing_was_forgotten_nothing_was_kept() -> None:
     same = with_rows(FT=(76.0, 84.0, 65.0), IDA=(77.0, 83.0, 69.0))
     finding = claim("IDA forgets less than fine").judge(found(pn=same))
     assert finding.outcome == OPEN
-    assert finding.sentences[0].startswith("In no table has FT clearly lost anything")
+    assert finding.sentences[0].startswith("In no table is FT clearly behind NU")
     both = claim("IDA forgets less than fine").judge(found(pn=same, ecm=a_record()))
     assert both.outcome == HELD
     assert both.sentences[0].startswith("ECM, 5-shot")

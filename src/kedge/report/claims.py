@@ -200,7 +200,7 @@ CLAIMS = (
         "IDA − FT on old classes above 0, in every table in which FT is clearly behind the model "
         "before the update (NU). Beside it, what FT and IDA have lost.",
         _keeps,
-        "In no table has FT clearly lost anything, so there is nothing to keep.",
+        "In no table is FT clearly behind NU, so nothing shows that it lost anything.",
     ),
     Claim(
         "IDA forgets less than direct feature alignment (DFA).",
