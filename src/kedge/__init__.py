@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kedge.api import update as update
     from kedge.choices import EpisodeWish as EpisodeWish
     from kedge.choices import ScheduleWish as ScheduleWish
+    from kedge.classifier import Classifier as Classifier
     from kedge.config import EpisodeShape as EpisodeShape
     from kedge.config import Schedule as Schedule
     from kedge.errors import KedgeError as KedgeError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from kedge.experiment import run_experiment as run_experiment
     from kedge.images.sources import open_images as open_images
     from kedge.images.table import ImageTable as ImageTable
-    from kedge.model import Classifier as Classifier
     from kedge.model import Model as Model
     from kedge.records import Record as Record
     from kedge.report import write_report as write_report
@@ -36,7 +36,7 @@ _HOME = {
     "open_images": "kedge.images.sources",
     "ImageTable": "kedge.images.table",
     "Model": "kedge.model",
-    "Classifier": "kedge.model",
+    "Classifier": "kedge.classifier",
     "Score": "kedge.evaluation",
     "EpisodeWish": "kedge.choices",
     "ScheduleWish": "kedge.choices",

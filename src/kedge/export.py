@@ -25,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from kedge import __version__
+from kedge.classifier import Classifier
 from kedge.durable import write_atomically
 from kedge.errors import KedgeError
 from kedge.images.augment import plain
-from kedge.model import Classifier, Model
+from kedge.model import Model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

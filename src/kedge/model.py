@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from kedge import progress
 from kedge.backbones import build_backbone
 from kedge.config import BackboneConfig, HeadConfig, require
 from kedge.durable import digest
 from kedge.errors import KedgeError
 from kedge.heads import Head, build_head
 from kedge.images.augment import plain
-from kedge.images.files.archives import hidden
 from kedge.images.pictures import Fit, Look
 from kedge.images.rows import FileRows
 from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
-from kedge.images.words import plain_name
 from kedge.pools import Pool
 from kedge.progress import Tick, silent, task
 
+if TYPE_CHECKING:
+    from kedge.classifier import Classifier
+
 CUSTOM = "custom"  # the name of a backbone that the caller has handed in
-PLACE_COUNTS = 5  # examples, beside those of a class that the model knows
 EMBED_BATCH = 500  # images at a time when nothing trains
 EMBED_SIDE = {"cpu": 28, "cuda": 84}  # px; larger images fewer at a time, most of all for a cache
 
@@ -212,75 +209,9 @@ class Model:
         default all, if there is no support. A class that is in both is learned from its examples
         and from what is remembered of it, which counts as five more.
         """
-        known = support is None if known is None else known
-        if isinstance(known, str):
-            raise KedgeError(f"known='{known}': give the names of classes as a list.")
-        names = self.classes if known is True else tuple(dict.fromkeys(known or ()))
-        if unknown := set(names) - set(self.classes):
-            raise KedgeError(f"The model does not know a class named '{min(unknown)}'.")
-        table = None if support is None else self._support(support)
-        new = () if table is None else table.classes
-        if not names and not new:
-            nothing = "knows no class yet" if known is True else "was given none to choose among"
-            raise KedgeError(f"The model {nothing}: give it examples of some classes.")
-        features = () if table is None else self.embed(table.images).split(table.counts.tolist())
-        examples = dict(zip(new, features, strict=True))
-        with torch.no_grad():
-            return self._beside(names, examples) if names else self._apart(examples)
+        from kedge.classifier import learned
 
-    def _apart(self, examples: Mapping[str, Float[Tensor, "_ d"]]) -> Classifier:
-        """Classes that are known from their examples alone."""
-        counts = torch.tensor([len(some) for some in examples.values()], device=self.device)
-        padded = nn.utils.rnn.pad_sequence(list(examples.values()), batch_first=True)
-        present = torch.arange(padded.shape[1], device=self.device) < counts[:, None]
-        return Classifier(self, tuple(examples), self.head.fit(padded, present))
-
-    def _beside(
-        self, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
-    ) -> Classifier:
-        """Each known class has an example, too: its place."""
-        places = self.places_of(known)
-        if places is None and examples:
-            raise KedgeError(
-                "The file of this model does not say where its classes are, so they cannot be "
-                "compared with examples: leave out the known ones, or give examples of them alone."
-            )
-        if places is None:
-            return Classifier(self, tuple(known), self.anchors_of(known))
-        place = dict(zip(known, places.split(1), strict=True))
-        together = {name: place[name] for name in known if name not in examples}
-        if in_both := len(known) - len(together):
-            progress.note(
-                f"of {in_both} of the known classes there are examples: these add to what is "
-                "remembered"
-            )
-        for name, some in examples.items():
-            remembered = [place[name].expand(PLACE_COUNTS, -1)] if name in place else []
-            together[name] = torch.cat([some, *remembered])
-        # Not `fit`, which is for small tasks: of known classes there may be thousands.
-        points = self.head.from_images(list(together.values()))
-        return Classifier(self, tuple(together), points)
-
-    def _support(self, support: Any) -> ImageTable:
-        """Every class that is meant must have an example: images of others would be named wrong."""
-        table = self.open(support)
-        empty = [
-            name for name, n in zip(table.classes, table.counts.tolist(), strict=True) if n == 0
-        ]
-        if isinstance(support, Mapping):  # what has no image is not among the classes
-            empty += [str(name) for name, images in support.items() if len(images) == 0]
-        if empty:
-            raise KedgeError(f"{table.source}: class '{empty[0]}' has no example.")
-        if isinstance(support, str | Path) and Path(support).is_dir():
-            inside = [path for path in Path(support).iterdir() if path.is_dir()]
-            folders = {plain_name(path.name) for path in inside}
-            lost = sorted(name for name in folders - set(table.classes) if not hidden(name))
-            if lost and folders & set(table.classes):  # and not "train" and "test", say
-                raise KedgeError(
-                    f"{Path(support) / lost[0]}: this class has no example that can be read: add "
-                    "some, or take it away."
-                )
-        return table
+        return learned(self, support, known)
 
     def open(self, source: Any) -> ImageTable:
         """Images from wherever they are, brought to the size that this model takes."""
@@ -343,63 +274,6 @@ def new_model(
         config = replace(config, n_features=_n_features(embedding, config))
         head = build_head(config.head, config.n_features)
     return Model(config, embedding, head, (), torch.empty(0, 0), ())
-
-
-@dataclass(frozen=True, eq=False)
-class Classifier:
-    """Names images as one of some classes; `Model.classifier` makes it."""
-
-    model: Model
-    classes: tuple[str, ...]
-    representatives: Float[Tensor, "k r"]
-
-    def probabilities(self, images: Any) -> Float[Tensor, "n k"]:
-        """Of each class for each image. Images are an array of the size that the model takes
-        (uint8, N×C×H×W, N×H×W×C or N×H×W), or paths, Pillow images or arrays of any size."""
-        return torch.cat(list(self._some(images)))
-
-    def predict(self, images: Any) -> list[str]:
-        """The name of the likeliest class of each image."""
-        return [best[0][0] for best in self.top(images, 1)]
-
-    def top(self, images: Any, n: int = 3) -> list[list[tuple[str, float]]]:
-        """The n likeliest classes of each image (all, if there are fewer), each with its
-        probability, the likeliest first."""
-        require(n >= 1, f"n is {n}: at least the likeliest class is named.")
-        found = []
-        for some in self._some(images):
-            best = some.topk(min(n, len(self.classes)), 1)
-            for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-                names = (self.classes[i] for i in numbers)
-                found.append(list(zip(names, values, strict=True)))
-        return found
-
-    @torch.no_grad()
-    def _some(self, images: Any) -> Iterator[Float[Tensor, "n k"]]:
-        """Probabilities, of some images at a time: with thousands of classes all may be many."""
-        if not isinstance(images, Tensor | np.ndarray | FileRows):
-            images = self._pictures(images if isinstance(images, list | tuple) else [images])
-        # One is enough of a file, whose images have one size.
-        few = images[:1] if isinstance(images, FileRows) else images
-        table = ImageTable.build(few, [0] * len(few), ["?"], "images")
-        self.model.check_images(table)
-        pixels = images if isinstance(images, FileRows) else table.images
-        size = self.model.embed_batch
-        many = (
-            task("classifying images", len(images)) if len(images) > size else nullcontext(silent)
-        )
-        with many as tick:
-            for batch in pixels.split(size):
-                features = self.model.embed(batch, tick)
-                yield self.model.head.logits(features, self.representatives).softmax(-1)
-
-    def _pictures(self, images: Sequence[Any]) -> Tensor | FileRows:
-        """Brought to what the model takes, each in its place."""
-        require(len(images) > 0, "No image was given to be named.")
-        table = self.model.open({"?": images})
-        lost = len(images) - len(table)
-        require(lost == 0, f"{lost} of {len(images)} images to be named cannot be read.")
-        return table.images
 
 
 def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from kedge.errors import KedgeError
 from kedge.progress import printable
 
 if TYPE_CHECKING:
-    from kedge.model import Classifier
+    from kedge.classifier import Classifier
 
 Data = Annotated[
     str,

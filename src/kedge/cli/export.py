@@ -42,8 +42,9 @@ class Export:
 
     def run(self, console: Console) -> None:
         from kedge import progress
+        from kedge.classifier import Classifier
         from kedge.export import check_installed, export_onnx
-        from kedge.model import Classifier, Model
+        from kedge.model import Model
 
         check_installed()
         if self.out.exists():

@@ -23,7 +23,7 @@ from kedge.errors import KedgeError
 from kedge.progress import printable
 
 if TYPE_CHECKING:
-    from kedge.model import Classifier
+    from kedge.classifier import Classifier
 
 Named = list[tuple[str, float]]  # class names and probabilities, the likeliest first
 
