@@ -166,8 +166,9 @@ class Record:
         return average(forth or [replace(d, mean=-d.mean) for d in back])
 
     def save(self, path: str | Path) -> None:
-        text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_atomically(Path(path), lambda part: part.write_text(text + "\n", encoding="utf-8"))
+        parts = (f"{_json(key)}: {_lines(value)}" for key, value in asdict(self).items())
+        text = "{\n" + ",\n".join(parts) + "\n}\n"
+        write_atomically(Path(path), lambda part: part.write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
@@ -244,6 +245,17 @@ class Collection:
             part: Record.load(path.parent / sub / "record.json") for part, sub in folders.items()
         }
         return cls(name, title, paper, parts)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _lines(value: object) -> str:
+    """A line for each run and each pair: a long experiment has thousands."""
+    if not isinstance(value, list | tuple):
+        return _json(value)
+    return "[\n" + ",\n".join(map(_json, value)) + "\n]"
 
 
 def _content(path: Path, what: str) -> dict[str, Any]:
