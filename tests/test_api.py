@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from kedge import api, progress
+from kedge import api, progress, step
 from kedge.choices import EpisodeWish, ScheduleWish
 from kedge.config import EpisodeShape, Schedule
 from kedge.errors import KedgeError
@@ -245,6 +246,25 @@ def test_wishes_that_never_work_are_told_before_images_are_read(wish: EpisodeWis
         api.train("gone", episode=wish)
     with pytest.raises(KedgeError, match="--epochs"):
         api.train("gone", schedule=ScheduleWish(epochs=0))
+
+
+def test_the_compiler_is_loaded_while_images_are_read(
+    life: list[Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, which is not here; and not for what can never work."""
+    loaded: list[str] = []
+    monkeypatch.setattr(step, "_loading", [])
+    monkeypatch.setattr(step, "_load_compiler", lambda: loaded.append("compiler"))
+    monkeypatch.setattr(step.Pace, "best", lambda device: step.Pace(compiled=True))
+    never = ScheduleWish(epochs=0)
+    for n, call in enumerate((api.train, partial(api.update, life[0])), start=1):
+        with pytest.raises(KedgeError, match="--epochs"):
+            call("gone", schedule=never)
+        with pytest.raises(KedgeError, match="gone"):
+            call("gone")
+        for thread in step._loading:
+            thread.join()
+        assert loaded == ["compiler"] * n
 
 
 def test_what_is_of_another_kind_is_told_with_what_to_give(

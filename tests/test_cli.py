@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,11 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from kedge.durable import only_one_process
+from kedge.durable import load_tensors, only_one_process, save_tensors
 from kedge.model import Model
+from kedge.protocols import PROTOCOLS
+from kedge.recipes import recipe_names
 from kedge.records import Record
 
 SHORT = ["--n-way", "3", "--n-shot", "2", "--n-query", "3"]
@@ -718,6 +722,25 @@ def test_a_memory_that_is_not_for_this_is_not_used(
     assert {path.name for path in tmp_path.iterdir()} == {"base.kedge", "base.kedge.memory"}
 
 
+def test_a_forged_memory_is_told_before_training(
+    chain: tuple[str, Path, dict[str, Any]], ready: Ready, second: Path, tmp_path: Path
+) -> None:
+    """Also where the update itself does not need it, and it is only to be kept."""
+    name, folder, _ = chain
+    about, kept = load_tensors(folder / "base.kedge.memory", "memory of a method")
+    forged = {key: torch.zeros(1, dtype=value.dtype) for key, value in kept.items()}
+    shutil.copy(folder / "base.kedge", tmp_path)
+    save_tensors(tmp_path / "base.kedge.memory", forged, about)
+    how = ["update", "base.kedge", second, "--out", "new.kedge", *SHORT, *QUICK, "--keep", name]
+    said = ready.kedge(*how, cwd=tmp_path).sentence
+    assert said.startswith(f"{name}: ")
+    assert said.endswith(" is damaged.")
+    save_tensors(tmp_path / "base.kedge.memory", forged, {**about, "method": ""})
+    said = refused(ready.kedge(*how[:-2], "--method", name, cwd=tmp_path))
+    assert said.startswith(f"{name} needs ")
+    assert {path.name for path in tmp_path.iterdir()} == {"base.kedge", "base.kedge.memory"}
+
+
 # ── recipes by the command ───────────────────────────────────────────────────────────────────
 
 OWN = """
@@ -755,6 +778,9 @@ def test_recipes_are_listed_and_printed_to_be_copied(ready: Ready, tmp_path: Pat
     assert (listed.rc, listed.err) == (0, "")
     for name in ("mini-pn", "drawings-mini-pn", "drawings-hard-tasks", "lambda-sweep"):
         assert name in listed.out
+    names = re.findall(r"^│ (\S+)", listed.out, re.MULTILINE)
+    assert len(names) == len(set(names)), "one name runs one thing"
+    assert set(names) == {*recipe_names(), *PROTOCOLS}
     printed = ready.kedge("recipes", "drawings-any-shape", cwd=tmp_path)
     assert (printed.rc, printed.err) == (0, "")
     (tmp_path / "mine.toml").write_text(printed.out, encoding="utf-8")

@@ -53,7 +53,7 @@ from kedge.sharing import (
     to_train_on,
     to_validate_on,
 )
-from kedge.step import default_device
+from kedge.step import default_device, get_ready
 from kedge.training import check_batch
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a data set
@@ -95,6 +95,7 @@ def train(
     """
     engine.start()
     _check(episode, schedule, seed)
+    get_ready()
     table, apart = to_train_on(_called(images, open_images(images, image_size)))
     height, width_px = table.images.shape[2:]
     require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
@@ -145,6 +146,7 @@ def update(
         f"'{method}' cannot update a model from new images alone; use FT or "
         f"{' or '.join(ALIGNMENTS)}.",
     )
+    get_ready()
     table, apart = to_train_on(_called(images, model.open(images)))
     require(
         len(table.classes) > 1,

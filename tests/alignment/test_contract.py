@@ -265,6 +265,10 @@ def test_memory_follows_from_the_seed_and_is_ready_for_a_file(past: Past) -> Non
         assert value.isfinite().all()
 
 
+def test_what_was_kept_is_known_again(past: Past) -> None:
+    past.alignment.check_memory(past.memory, past.model)
+
+
 def test_memories_of_several_rounds_are_as_good_as_one(past: Past) -> None:
     before = {key: value.clone() for key, value in past.memory.items()}
     pool = some_pool("new", n_classes=3, n_images=9, seed=5)

@@ -326,10 +326,13 @@ FORGED: dict[str, Memory] = {
 
 @pytest.mark.parametrize("how", FORGED)
 def test_a_forged_memory_is_a_sentence(how: str) -> None:
-    """When it is practised on, and when more is to be kept with it."""
+    """When it is read, when it is practised on, and when more is to be kept with it."""
     whole = {**memory_of(4, 3, 5), "names": written('["a", "b", null]')}
     EIML.rehearse(whole, EpisodeShape(2, 1, 2))
+    EIML.check_memory(whole, MODEL)
     memory = {**whole, **FORGED[how]}
+    with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
+        EIML.check_memory(memory, MODEL)
     with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
         EIML.rehearse(memory, EpisodeShape(2, 1, 2))
     with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
@@ -340,6 +343,13 @@ def test_kept_images_of_another_size_are_a_sentence() -> None:
     other = {**memory_of(4, 3, 5), "images": torch.zeros(12, 3, 16, 16, dtype=torch.uint8)}
     with pytest.raises(KedgeError, match=r"another size; the memory beside the model is damaged"):
         EIML.remember(MODEL, OLD, other, 0)
+    with pytest.raises(KedgeError, match=r"another size; the memory beside the model is damaged"):
+        EIML.check_memory(other, MODEL)
+
+
+def test_a_memory_that_lost_its_images_is_a_sentence() -> None:
+    with pytest.raises(KedgeError, match="the memory beside the model is damaged"):
+        EIML.check_memory({"counts": torch.tensor([4, 3, 5])}, MODEL)
 
 
 @pytest.mark.parametrize(

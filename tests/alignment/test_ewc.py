@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -220,6 +221,21 @@ def test_what_the_images_show_does_not_matter() -> None:
 def test_without_fisher_information_there_is_a_sentence() -> None:
     with pytest.raises(KedgeError, match="EWC needs the Fisher information"):
         ElasticWeightConsolidation().rehearse({}, EpisodeShape())
+
+
+@pytest.mark.parametrize("value", [None, 1, math.nan, math.inf, -1.0, [0.5, 0.5, 0.5]])
+def test_a_forged_memory_is_a_sentence_when_it_is_read(value: Any) -> None:
+    """A weight without a number, or one that is no such number, or of another shape or type."""
+    model, ewc = some_model("prototype", POOL), ElasticWeightConsolidation(episodes=1)
+    memory = ewc.remember(model, POOL, {}, 0)
+    ewc.check_memory(memory, model)
+    key, kept = next(iter(memory.items()))
+    number = isinstance(value, float)
+    memory[key] = torch.full_like(kept, value) if number else torch.tensor(value or 0)
+    if value is None:
+        del memory[key]
+    with pytest.raises(KedgeError, match=r"^EWC: the Fisher information was not .* is damaged\.$"):
+        ewc.check_memory(memory, model)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -72,6 +72,10 @@ class Alignment(ABC):
         Refuses, before anything is trained, where what is needed was not kept."""
         return None
 
+    def check_memory(self, memory: Memory, model: Model) -> None:
+        """Refuse, as soon as it is read, what `remember` cannot have kept beside this model."""
+        return
+
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """What to keep when a round has ended, besides what was kept before it: `model` is what
         the round made, `pool` holds the images it trained on, which are gone afterwards."""

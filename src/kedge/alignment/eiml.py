@@ -97,6 +97,10 @@ class ExemplarIncrementalMetaLearning(Alignment):
         n_query = min(shape.n_query, least - most_shots)
         return pool, EpisodeShape(_at_most(shape.n_way, n_classes), shape.n_shot, n_query)
 
+    def check_memory(self, memory: Memory, model: Model) -> None:
+        side = model.config.image_size
+        _check_size(_kept(memory), (model.config.n_channels, side, side))
+
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """A class that comes back takes the place of what was kept of it before."""
         chosen = self._nearest(model, pool) if self.choice == "nearest" else self._any(pool, seed)
@@ -105,10 +109,7 @@ class ExemplarIncrementalMetaLearning(Alignment):
         names: list[str | None] = [*pool.classes]
         if "images" in before:
             old, back = _kept(before), set(pool.classes)
-            require(
-                old.images.shape[1:] == images.shape[1:],
-                f"EIML: the images that were kept are of another size; {DAMAGED}",
-            )
+            _check_size(old, tuple(images.shape[1:]))
             stay = [i for i, name in enumerate(old.names) if name not in back]
             parts = old.images.split(old.counts)
             images = torch.cat([*(parts[i] for i in stay), images])
@@ -149,7 +150,7 @@ class Kept:
 
 def _kept(memory: Memory) -> Kept:
     """A file may hold anything, and numbers that are far too large would fill the memory."""
-    images, counts = memory["images"].cpu(), memory.get("counts", torch.empty(0)).cpu()
+    images, counts = (memory.get(key, torch.empty(0)).cpu() for key in ("images", "counts"))
     pixels = images.dtype == torch.uint8 and images.ndim == 4
     whole_numbers = counts.dtype == torch.int64 and counts.ndim == 1
     require(
@@ -162,6 +163,13 @@ def _kept(memory: Memory) -> Kept:
         f"{DAMAGED}",
     )
     return Kept(images, counts.tolist(), _names(memory, len(counts)))
+
+
+def _check_size(kept: Kept, size: tuple[int, ...]) -> None:
+    require(
+        tuple(kept.images.shape[1:]) == size,
+        f"EIML: the images that were kept are of another size; {DAMAGED}",
+    )
 
 
 def _names(memory: Memory, n: int) -> list[str | None]:

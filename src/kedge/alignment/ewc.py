@@ -27,6 +27,9 @@ from kedge.pools import Pool
 from kedge.progress import task
 from kedge.seeding import generator
 
+DAMAGED = (
+    "EWC: the Fisher information was not measured on this model; the memory beside it is damaged."
+)
 SHAPE = EpisodeShape(n_way=5, n_shot=5, n_query=15)  # what the Fisher information is measured on
 
 
@@ -55,16 +58,18 @@ class ElasticWeightConsolidation(Alignment):
         )
 
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
-        require(
-            all(_shape(sight.memory, name) == w.shape for name, w in sight.new_weights.items()),
-            "EWC: the Fisher information was not measured on this model; the memory beside it is "
-            "damaged.",
-        )
+        require(_fits(sight.memory, sight.new_weights), DAMAGED)
         pulls = [
             (sight.memory[f"fisher.{name}"] * (new - sight.old_weights[name]).square()).sum()
             for name, new in sight.new_weights.items()
         ]
         return torch.stack(pulls).sum() / 2
+
+    def check_memory(self, memory: Memory, model: Model) -> None:
+        weights = model.weights()
+        require(_fits(memory, weights), DAMAGED)
+        kept = [memory[f"fisher.{name}"] for name in weights]
+        require(all(bool(((f >= 0) & f.isfinite()).all()) for f in kept), DAMAGED)
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         fresh = {f"fisher.{k}": v.cpu() for k, v in self._fisher(model, pool, seed).items()}
@@ -99,9 +104,13 @@ class ElasticWeightConsolidation(Alignment):
         return {name: add_up(total) / of_all for name, total in sums.items()}
 
 
-def _shape(memory: Mapping[str, Tensor], name: str) -> torch.Size | None:
-    kept = memory.get(f"fisher.{name}")
-    return None if kept is None else kept.shape
+def _fits(memory: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> bool:
+    """Whether it has a number for each number of each weight."""
+    kept = {name: memory.get(f"fisher.{name}") for name in weights}
+    return all(
+        f is not None and (f.shape, f.dtype) == (weights[name].shape, weights[name].dtype)
+        for name, f in kept.items()
+    )
 
 
 @torch.enable_grad()

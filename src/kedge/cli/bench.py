@@ -228,11 +228,13 @@ class Recipes:
             print(recipes.text(self.recipe), end="")
             return
         table = Table(Column("recipe", no_wrap=True), "what it shows")
-        for name in recipes.recipe_names():
+        names = recipes.recipe_names()
+        for name in names:
             table.add_row(name, escape(recipes.load_recipe(name).title))
         table.add_section()
         for protocol in PROTOCOLS.values():
-            table.add_row(protocol.name, escape(protocol.sentence))
+            if protocol.name not in names:  # otherwise its name runs the recipe on it
+                table.add_row(protocol.name, escape(protocol.sentence))
         console.print(table)
 
 

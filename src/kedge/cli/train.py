@@ -166,7 +166,8 @@ def _claim(out: Path) -> Path:
 
 
 def _kept(file: Path, model: Model, method: str) -> dict[str, Tensor]:
-    """What was kept for this method when the model was made."""
+    """What was kept for this method when the model was made. A forged one is told at once, and not
+    after hours of training, when more is to be kept with it."""
     from kedge.durable import load_tensors
     from kedge.methods import parse_method
 
@@ -174,9 +175,13 @@ def _kept(file: Path, model: Model, method: str) -> dict[str, Tensor]:
     if not path.exists():
         return {}
     about, kept = load_tensors(path, "memory of a method")
-    for_, wanted = str(about.get("method")).split()[0], parse_method(method).label.split()[0]
+    chosen, for_ = parse_method(method), str(about.get("method")).split()[:1]
     # One of a model that was there before under this name is of no use.
-    return kept if for_ == wanted and about.get("model") == model.fingerprint else {}
+    if for_ != chosen.label.split()[:1] or about.get("model") != model.fingerprint:
+        return {}
+    if chosen.alignment is not None:
+        chosen.alignment.check_memory(kept, model)
+    return kept
 
 
 def _keep(
