@@ -539,12 +539,15 @@ def test_numbers_that_are_all_known_are_no_new_classes(table: ImageTable) -> Non
     assert len(named.classes) == 18
 
 
-def test_known_names_get_their_anchors_anew_and_that_is_said(
+def test_known_names_are_the_same_classes_and_that_is_said(
     life: list[Model], tmp_path: Path, draw_classes: Callable[..., Path], notes: list[str]
 ) -> None:
     some = draw_classes(tmp_path / "some", [*NAMES[0][:2], *(f"new {i}" for i in range(4))])
     better = api.update(life[0], some, **SHORT)
-    back = "2 of 6 classes are known to the model: they keep their names and get fresh anchors"
+    back = (
+        "2 of 6 classes are known to the model: they keep their names, and these images add to "
+        "what is remembered of them"
+    )
     assert [note.strip() for note in notes if "are known" in note] == [back]
     assert len(better.classes) == 6 + 4
     for name in NAMES[0]:

@@ -16,7 +16,7 @@ from kedge.errors import KedgeError
 from kedge.images.drawings import load_drawings
 from kedge.images.table import ImageTable
 from kedge.model import Model
-from kedge.places import follow
+from kedge.places import follow, places
 
 OLD = ["apple", "axe", "bicycle", "cactus", "ladder", "moon", "snake", "The Eiffel Tower"]
 NEW = ["banana", "bed", "fish", "key", "pants", "star"]
@@ -27,6 +27,13 @@ def drawings(kinds: list[str], first: int, n: int) -> ImageTable:
     table = load_drawings()
     rows = torch.cat([table.rows_of(kind)[first : first + n] for kind in sorted(kinds)])
     return ImageTable.build(table.images[rows], np.repeat(range(len(kinds)), n), sorted(kinds))
+
+
+def together(a: ImageTable, b: ImageTable) -> ImageTable:
+    labels = torch.cat([a.labels, b.labels + len(a.classes)])
+    return ImageTable.build(
+        torch.cat([a.images, b.images]), labels.numpy(), [*a.classes, *b.classes]
+    )
 
 
 def named(model: Model, kinds: list[str]) -> float:
@@ -50,6 +57,28 @@ def test_old_classes_are_named_after_an_update(models: tuple[Model, Model]) -> N
     assert named(better, NEW) > 40
 
 
+def test_a_single_image_of_old_classes_takes_nothing_away(models: tuple[Model, Model]) -> None:
+    """With as many images as new classes have they count, and their anchors are fresh."""
+    base, better = models
+    one, new = drawings(OLD, 40, 1), drawings(NEW, 0, 40)
+    again = api.update(base, together(new, one), **HOW)
+    assert named(again, OLD) > named(better, OLD) - 5
+    assert torch.equal(again.anchors_of(OLD), base.anchors_of(OLD))
+    many = api.update(base, together(new, drawings(OLD, 0, 40)), **HOW)
+    assert named(many, OLD) > named(better, OLD)
+    assert not torch.isclose(many.anchors_of(OLD), base.anchors_of(OLD)).all(1).any()
+
+
+def test_what_is_remembered_counts_as_ten_images(models: tuple[Model, Model]) -> None:
+    """The network stays as it is, so that places do not move."""
+    base, _ = models
+    some = drawings(OLD, 40, 30)
+    means = torch.stack([each.mean(0) for each in base.embed(some.images).split(30)])
+    was = base.places_of(some.classes)
+    now = replace(base, places=places(base, base, some)).places_of(some.classes)
+    torch.testing.assert_close(now, (30 * means + 10 * was) / 40, rtol=1e-4, atol=1e-4)
+
+
 def test_anchors_stay_as_they_were_made(models: tuple[Model, Model]) -> None:
     base, better = models
     assert torch.equal(better.anchors_of(base.classes), base.anchors)
@@ -60,7 +89,7 @@ def test_anchors_stay_as_they_were_made(models: tuple[Model, Model]) -> None:
 
 
 def test_examples_add_to_what_is_remembered(models: tuple[Model, Model]) -> None:
-    """Of a class of which there are both, the place counts as five examples."""
+    """Of a class of which there are both, the place counts as ten examples."""
     _, better = models
     support = drawings(OLD[:3], 60, 5)
     both = better.classifier(support, known=OLD[:5])
@@ -69,7 +98,7 @@ def test_examples_add_to_what_is_remembered(models: tuple[Model, Model]) -> None
     features = better.embed(support.images).split(5)
     examples = [places[:1], places[1:2]]
     examples += [
-        torch.cat([*some.split(1), *[p[None]] * 5])
+        torch.cat([*some.split(1), *[p[None]] * 10])
         for some, p in zip(features, places[2:], strict=True)
     ]
     wanted = better.head.from_images(examples)

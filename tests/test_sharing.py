@@ -117,10 +117,10 @@ def test_who_validates_follows_from_the_seed() -> None:
     [
         ([40], FREE, ["own: there is 1 class", "add classes"]),
         ([40] * 6, EpisodeWish(n_way=7), ["6 classes", "needs 7", "lower --n-way"]),
-        ([1, 1, 1], FREE, ["has 1 images", "2 of each class (1 shots + 1 queries): add images."]),
+        ([1, 1, 1], FREE, ["has 1 image", "2 of each class (1 shot + 1 query): add images."]),
         ([3, 3], FREE, ["has 3 images", "as many again", "0 of the 2 classes", "or add classes."]),
         ([12] * 6, EpisodeShape(3, 9, 4), ["has 12 images", "13 of each", "lower --n-shot"]),
-        ([12] * 3, EpisodeWish(n_query=11), ["has 12 images", "12 of each class (1 shots + 11"]),
+        ([12] * 3, EpisodeWish(n_query=11), ["has 12 images", "12 of each class (1 shot + 11"]),
     ],
 )
 def test_too_little_is_told_as_its_owner_counts(
@@ -156,9 +156,17 @@ def test_tests_are_the_usual_ones_where_they_can_be(
 
 
 def test_too_little_to_test_with_is_told() -> None:
-    with pytest.raises(KedgeError, match="has 1 images, but an episode needs 2"):
+    with pytest.raises(KedgeError, match="has 1 image, but an episode needs 2"):
         to_be_tested(images([1, 1]), FREE)
     with pytest.raises(KedgeError, match="there is 1 class"):
         to_be_tested(images([10]), FREE)
     with pytest.raises(KedgeError, match=r"needs 13 of each class .9 shots \+ 4 queries."):
         to_be_tested(images([12, 12]), EpisodeShape(2, 9, 4))
+
+
+@pytest.mark.parametrize("n_tail", [23, 24, 60])
+def test_a_tail_of_tiny_classes_spares_none_of_the_others(n_tail: int) -> None:
+    """Of 6 classes that can be practised on all are, however many others there are."""
+    found = shared([12] * 6 + [1] * n_tail)
+    assert len(found.train.classes) == 6
+    assert found.train.classes == found.val.classes

@@ -160,7 +160,7 @@ def update(
     if back:
         why.append(
             f"{len(back)} of {len(table.classes)} classes are known to the model: they keep their "
-            "names and get fresh anchors"
+            "names, and these images add to what is remembered of them"
         )
     config = _settled(table, shared, schedule, seed, why)
     return one_round(model, shared, chosen, config, checkpoint, table, memory)

@@ -21,9 +21,8 @@ from kedge.images.rows import FileRows
 from kedge.images.table import ImageTable
 from kedge.images.words import plain_name
 from kedge.model import Model
+from kedge.places import beside
 from kedge.progress import silent, task
-
-PLACE_COUNTS = 5  # examples, beside those of a class that the model knows
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,15 +121,14 @@ def _beside(
         )
     if places is None:
         return Classifier(model, tuple(known), model.anchors_of(known))
-    place = dict(zip(known, places.split(1), strict=True))
-    together = {name: place[name] for name in known if name not in examples}
+    place = dict(zip(known, places, strict=True))
+    together = {name: place[name][None] for name in known if name not in examples}
     if in_both := len(known) - len(together):
         progress.note(
             f"of {in_both} of the known classes there are examples: these add to what is remembered"
         )
     for name, some in examples.items():
-        remembered = [place[name].expand(PLACE_COUNTS, -1)] if name in place else []
-        together[name] = torch.cat([some, *remembered])
+        together[name] = beside(some, place.get(name))
     # Not `fit`, which is for small tasks: of known classes there may be thousands.
     points = model.head.from_images(list(together.values()))
     return Classifier(model, tuple(together), points)

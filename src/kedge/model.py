@@ -207,7 +207,7 @@ class Model:
         `support` is a folder of class folders, a table, images by class name, or whatever else
         `open_images` takes. `known` says whether, or which of, the known classes are meant; by
         default all, if there is no support. A class that is in both is learned from its examples
-        and from what is remembered of it, which counts as five more.
+        and from what is remembered of it, which counts as ten more.
         """
         from kedge.classifier import learned
 

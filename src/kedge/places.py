@@ -11,10 +11,14 @@ still there. Yu et al. (Semantic Drift Compensation, CVPR 2020) move prototypes 
 around them; Gomez-Villa et al. (Learnable Drift Compensation, ECCV 2024) learn a map as here.
 
 A place is a mean of features, whatever the head: to name classes, the head learns them from their
-places, as from an example of each.
+places, as from an example of each. Of a class of which there are images again, what is remembered
+counts beside them: were it forgotten, one picture would take the place of all that were there
+before (LOG.md).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -26,26 +30,28 @@ from kedge.pools import Pool
 
 SEEN = 2000  # images that the map is fitted to
 OF_A_CLASS = 50  # images whose mean is its place, where that is not the anchor
+COUNTS = 10  # images, as which the place of a class counts beside new ones of it
 PULL = 1.0  # of the map to a mere shift, beside the mean variance of the images
 
 
 @torch.no_grad()
 def places(before: Model, after: Model, table: ImageTable) -> Float[Tensor, "classes d"] | None:
     """Of all classes of a model that has just learned a delivery; None: where the anchors are."""
-    delivered = set(table.classes)
-    old = [name for name in after.classes if name not in delivered]
-    means = after.head.anchors_are_means
-    if means and not old:
+    known, means = before.classes, after.head.anchors_are_means
+    if means and not known:
         return None
-    known = dict(zip(after.classes, after.anchors, strict=True)) if means else _means(after, table)
-    if old:
-        was = before.places_of(old)
+    anchors = dict(zip(after.classes, after.anchors, strict=True))
+    there = _places(after, table, table.classes, {}) if not means else anchors
+    if known:
+        was = before.places_of(known)
         if was is None:  # its file is of an early version
             return None
         rows = torch.arange(len(table))[:: -(-len(table) // SEEN)]
         then, now = (model.embed_rows(table, rows) for model in (before, after))
-        known |= dict(zip(old, follow(was, then, now), strict=True))
-    return torch.stack([known[name] for name in after.classes])
+        remembered = dict(zip(known, follow(was, then, now), strict=True))
+        back = [name for name in table.classes if name in remembered]
+        there |= remembered | _places(after, table, back, remembered)
+    return torch.stack([there[name] for name in after.classes])
 
 
 def follow(
@@ -60,7 +66,21 @@ def follow(
     return (p + p @ torch.linalg.solve(gram, x.mT @ (y - x)) + to).to(places.dtype)
 
 
-def _means(model: Model, table: ImageTable) -> dict[str, Float[Tensor, " d"]]:
-    rows = tuple(table.rows_of(name)[:OF_A_CLASS] for name in table.classes)
-    features = model.class_features(Pool("delivered", table, table.classes, rows))
-    return dict(zip(table.classes, (some.mean(0) for some in features), strict=True))
+def _places(
+    model: Model,
+    table: ImageTable,
+    classes: Sequence[str],
+    remembered: Mapping[str, Float[Tensor, " d"]],
+) -> dict[str, Float[Tensor, " d"]]:
+    """Means of images, and of what is remembered of their classes."""
+    rows = tuple(table.rows_of(name)[:OF_A_CLASS] for name in classes)
+    features = model.class_features(Pool("delivered", table, tuple(classes), rows))
+    return {
+        name: beside(some, remembered.get(name)).mean(0)
+        for name, some in zip(classes, features, strict=True)
+    }
+
+
+def beside(images: Float[Tensor, "n d"], place: Float[Tensor, " d"] | None) -> Float[Tensor, "m d"]:
+    """Images of a class, and its place as if it were some more."""
+    return images if place is None else torch.cat([images, place.expand(COUNTS, -1)])

@@ -16,7 +16,7 @@ from kedge.images.table import ImageTable
 from kedge.methods import Method
 from kedge.model import Model
 from kedge.places import places
-from kedge.pools import Delivery, Pool, union, whole
+from kedge.pools import Delivery, union, whole
 from kedge.sharing import Shared
 from kedge.step import default_device
 from kedge.training import train_round
@@ -63,7 +63,7 @@ def one_round(
     start = start.to(default_device())
     with progress.task(f"round {number}: training episodes", total) as tick:
         model = train_round(start, delivery, method, config, path, tick, memory).model
-    model = _knowing_all(model, shared.train, table)
+    model = _knowing_all(model, shared, table)
     delivered = set(table.classes)
     order = (*(name for name in model.classes if name not in delivered), *table.classes)
     model = replace(model, classes=order, anchors=model.anchors_of(order))
@@ -72,14 +72,16 @@ def one_round(
     return replace(model, anchors=engine.agreed(model.anchors), places=agreed)
 
 
-def _knowing_all(model: Model, trained: Pool, table: ImageTable) -> Model:
+def _knowing_all(model: Model, shared: Shared, table: ImageTable) -> Model:
     """Classes that only validated, or were too small, were delivered too: they get anchors.
 
-    Those of the classes that were trained on are left as they are. But some heads learn a class
-    by what tells it from others, so a few of their images stand beside.
+    A class that is known and now came with too few images to practise on keeps its anchor. Those
+    of the classes that were trained on are left as they are. But some heads learn a class by what
+    tells it from others, so a few of their images stand beside.
     """
+    trained, enough = shared.train, set(shared.val.classes)
     done = set(trained.classes)
-    rest = [name for name in table.classes if name not in done]
+    rest = [n for n in table.classes if n not in done and (n in enough or n not in model.classes)]
     if not rest:
         return model
     step, classes = -(-len(trained) // CONTRAST), -(-len(done) // CONTRAST)

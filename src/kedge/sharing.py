@@ -22,6 +22,7 @@ from kedge.errors import KedgeError
 from kedge.images.pictures import Look
 from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
+from kedge.images.words import counted
 from kedge.pools import Pool
 from kedge.seeding import generator
 
@@ -49,7 +50,8 @@ def share_out(table: ImageTable, val: ImageTable | None, wish: AnyEpisode, seed:
     _check_classes(table, wish)
     if val is not None:
         return _with_val(table, val, wish)
-    many = len(table.classes) >= max(MANY, 4 * _ways(wish))
+    fit = fit_images([table.counts.numpy()], wish)
+    many = fit is not None and len(fit.usable[0]) >= max(MANY, 4 * _ways(wish))
     for share in (_by_class, _by_image) if many else (_by_image, _by_class):
         if (shared := share(table, wish, seed)) is not None:
             return shared
@@ -183,7 +185,8 @@ def _shared(
     check_pool(train, shape)
     check_pool(val, shape)
     why = "as usual" if fit.n_shot == USUAL.n_shot else _few(table, fit)
-    left_out = _left_out(table, fit, "practise on; the model knows it by its anchor alone")
+    small = "practise on; the model knows such a class by its anchor alone"
+    left_out = _left_out(table, fit, small)
     return Shared(train, val, shape, [*say_shape(wish, shape, why), validation, *left_out])
 
 
@@ -244,8 +247,9 @@ def _too_few(table: ImageTable, wish: AnyEpisode, twice: bool = False) -> KedgeE
     given = wish.n_shot is not None or wish.n_query is not None
     remedy = "add images, or lower --n-shot or --n-query" if given else "add images"
     said = (
-        f"{table.source}: the largest class, '{table.classes[largest]}', has {counts[largest]} "
-        f"images, but an episode needs {need} of each class ({shots} shots + {queries} queries)"
+        f"{table.source}: the largest class, '{table.classes[largest]}', has "
+        f"{counted(int(counts[largest]), 'image')}, but an episode needs {need} of each class "
+        f"({counted(shots, 'shot')} + {counted(queries, 'query', 'queries')})"
     )
     if not twice or counts[largest] < need:
         return KedgeError(f"{said}: {remedy}.")

@@ -22,6 +22,7 @@ from kedge.config import Count, EpisodeShape, parse_json, require
 from kedge.images.table import ImageTable
 from kedge.model import Model
 from kedge.pools import Pool, whole
+from kedge.progress import note
 from kedge.seeding import generator
 
 LONGEST_NAMES = 1 << 23  # bytes: with longer ones a model could not be saved either
@@ -98,8 +99,10 @@ class ExemplarIncrementalMetaLearning(Alignment):
         return pool, EpisodeShape(_at_most(shape.n_way, n_classes), shape.n_shot, n_query)
 
     def check_memory(self, memory: Memory, model: Model) -> None:
-        side = model.config.image_size
-        _check_size(_kept(memory), (model.config.n_channels, side, side))
+        kept, side = _kept(memory), model.config.image_size
+        _check_size(kept, (model.config.n_channels, side, side))
+        if (n := len(kept.counts)) < (known := len(model.classes)):
+            note(f"EIML: images were kept of {n} of the {known} classes that the model knows")
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """A class that comes back takes the place of what was kept of it before."""

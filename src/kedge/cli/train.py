@@ -81,8 +81,8 @@ class Update:
 
     The old images are not needed and not read: each old class is remembered by its anchor,
     one point in feature space that the model file holds. A class that comes back keeps its
-    name and gets a fresh anchor. The model that is given stays as it is. A stopped command
-    continues when it is given again.
+    name, and its new images add to what is remembered of it. The model that is given stays as
+    it is. A stopped command continues when it is given again.
     """
 
     model: Positional[ModelFile]
@@ -118,9 +118,12 @@ class Update:
         _check_keep(self.keep)
         model = Model.load(self.model)
         kept_for = self.keep or self.method
-        memory, before = (_kept(self.model, model, each) for each in (self.method, kept_for))
+        name, kept = _kept(self.model, model)
+        memory, before = (kept if _name(each) == name else {} for each in (self.method, kept_for))
         with progress.display(), _alone(self.out):
             checkpoint = _claim(self.out)
+            if memory or before:
+                _check_memory(name, kept, model)
             better = api.update(
                 model,
                 self.data,
@@ -133,6 +136,11 @@ class Update:
                 memory=memory,
             )
             _keep(better, self.data, kept_for, before, self.seed, self.out)
+            if name and not before:
+                progress.note(
+                    f"{_memory_of(self.model)}: what {name} kept is not carried on to the new "
+                    f"model; with '--keep {name}' it is"
+                )
             _finish(console, better, self.out, checkpoint)
 
 
@@ -165,36 +173,48 @@ def _claim(out: Path) -> Path:
     return checkpoint
 
 
-def _kept(file: Path, model: Model, method: str) -> dict[str, Tensor]:
-    """What was kept for this method when the model was made. A forged one is told at once, and not
-    after hours of training, when more is to be kept with it."""
+def _kept(file: Path, model: Model) -> tuple[str, dict[str, Tensor]]:
+    """What was kept when the model was made, and the name of the method that needs it."""
     from kedge.durable import load_tensors
-    from kedge.methods import parse_method
 
     path = _memory_of(file)
     if not path.exists():
-        return {}
+        return "", {}
     about, kept = load_tensors(path, "memory of a method")
-    chosen, for_ = parse_method(method), str(about.get("method")).split()[:1]
-    # One of a model that was there before under this name is of no use.
-    if for_ != chosen.label.split()[:1] or about.get("model") != model.fingerprint:
-        return {}
-    if chosen.alignment is not None:
-        chosen.alignment.check_memory(kept, model)
-    return kept
+    if about.get("model") != model.fingerprint:  # of one that was there before under this name
+        return "", {}
+    return str(about.get("method")).partition(" ")[0], kept
+
+
+def _name(method: str) -> str:
+    from kedge.methods import parse_method
+
+    return parse_method(method).label.partition(" ")[0]
+
+
+def _check_memory(method: str, memory: dict[str, Tensor], model: Model) -> None:
+    """Now, and not after hours of training, when more is to be kept with it."""
+    from kedge.methods import parse_method
+
+    alignment = parse_method(method).alignment
+    if alignment is not None:
+        alignment.check_memory(memory, model)
 
 
 def _keep(
     model: Model, data: str, method: str, before: dict[str, Tensor] | None, seed: int, out: Path
 ) -> None:
-    from kedge import api
+    from kedge import api, progress
     from kedge.durable import save_tensors
     from kedge.methods import parse_method
+    from kedge.report.notation import size
 
     kept = api.remember(model, data, method=method, before=before, seed=seed)
     if kept:
-        about = {"method": parse_method(method).label, "model": model.fingerprint}
-        save_tensors(_memory_of(out), kept, about)
+        label, path = parse_method(method).label, _memory_of(out)
+        save_tensors(path, kept, {"method": label, "model": model.fingerprint})
+        much = size(path.stat().st_size)
+        progress.note(f"{path}: what {label} keeps of the images for later updates, {much}")
 
 
 def _memory_of(model: Path) -> Path:
