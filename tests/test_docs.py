@@ -14,11 +14,13 @@ from html.parser import HTMLParser
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+Ready = Any  # of conftest.py, which cannot be imported
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(
@@ -255,6 +257,27 @@ def test_a_message_that_no_code_says_is_noticed(texts: list[list[str]]) -> None:
     assert is_said("a.kedge: the checksum does not match; the file is damaged.", texts)
     assert not is_said("a.kedge: the checksum is not right; the file is damaged.", texts)
     assert not is_said("a.kedge: nobody ever said this of a file.", texts)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "first", "--out", "x", "--epoch-count", "3"],
+        ["train", "first"],
+        ["trian", "first"],
+        ["train", "first", "--out", "x", "--epochs", "many"],
+        ["predict", "m", "x", "--support", "s", "--format", "xml"],
+        ["train", "first", "--out", "x"],
+    ],
+)
+def test_troubleshooting_says_how_a_command_ends(command: list[str], ready: Ready) -> None:
+    """One sentence and 1, or the parser's box and 2."""
+    start, ended = TROUBLE.split("## Images")[0], ready.kedge(*command)
+    boxed = ended.err.startswith("╭")
+    assert boxed != ended.err.startswith("kedge: ")
+    told = "gives a box instead" if boxed else "An error that you can mend is one sentence"
+    (paragraph,) = (block for block in start.split("\n\n") if told in block)
+    assert f"ends with {ended.rc}" in paragraph
 
 
 def test_headings_of_troubleshooting_are_told_apart() -> None:

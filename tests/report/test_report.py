@@ -19,17 +19,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from kedge.alignment import ALIGNMENTS
 from kedge.errors import KedgeError
 from kedge.evaluation import Score
+from kedge.options import fields_of
 from kedge.records import Pair, PoolInfo, Record, Run
 from kedge.report import IN_TERMINAL, terminal_table, write_report
 from kedge.report.figures import Drawing, all_drawings, old_new_figure
 from kedge.report.layout import Table
-from kedge.report.page import render_page
+from kedge.report.page import render_page, title_of
 from kedge.report.renderings import to_latex, to_markdown
 from kedge.report.style import encode, looks
 from kedge.report.tables import all_tables
-from kedge.report.verdict import verdict
+from kedge.report.verdict import KNOWN, legends, verdict
 from kedge.state import Epoch
 
 POOLS = ("old", "new", "unseen_old_domain", "unseen_new_domain", "unseen_both")
@@ -411,6 +413,55 @@ def test_a_record_without_ida_is_about_its_first_competitor() -> None:
     assert verdict(record).headline.startswith("FT keeps only 66.6% on old classes where the model")
 
 
+# ── names and options ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_record_without_a_title_is_told_by_what_it_is() -> None:
+    seeds = runs_of(ROWS) + runs_of(ROWS, seed=1) + runs_of(ROWS, round=2)
+    about = "Drawings, from natural things to man-made ones"  # up to where it goes into detail
+    one = title_of(record_of(runs_of(ROWS)))
+    assert one == f"drawings: {about}, with prototypes, 5-way 1-shot"
+    assert title_of(record_of(seeds), "mine") == (
+        f"mine: {about}, 2 updates, with prototypes, 5-way 1-shot, 2 seeds"
+    )
+    assert title_of(replace(record_of(seeds[:1]), sentence="", config={})) == "drawings"
+
+
+def test_the_markdown_is_a_page_with_one_title(written: Path) -> None:
+    text = (written / "table.md").read_text(encoding="utf-8")
+    first, *rest = re.findall(r"^#+ .*$", text, re.M)
+    assert text.startswith(f"{first}\n")
+    assert first.startswith("# drawings: Drawings, from natural things to man-made ones, 2 updates")
+    assert {re.sub(" .*", "", line) for line in rest} == {"##"}
+
+
+def test_every_option_of_every_method_is_explained_in_words() -> None:
+    options = {name: ["lambda", *fields_of(kind)] for name, kind in ALIGNMENTS.items()}
+    options["PAR"] = ["start"]
+    values = {"dimensions": "mean", "choice": "nearest", "start": "last"}
+    for name, keys in options.items():
+        for key in keys:
+            label = f"{name} {key}={values.get(key, 'N')}"
+            does = legends([name, label])[label].does
+            assert does.startswith(f"as {name}, but "), does
+            assert f"{key} is" not in does, f"{label} is not explained"
+            assert f"{key}=" not in does
+
+
+def test_a_variant_says_what_it_changes_and_from_what() -> None:
+    said = legends(["IDA lambda=5 anchors=all", "IDA", "PAR start=last", "IDA mine=x{}"])
+    assert said["IDA lambda=5 anchors=all"].does == (
+        "as IDA, but λ, the weight of the penalty that holds it, is 5 (otherwise 1) and each step "
+        "is held against all anchors, not just some of them"
+    )
+    assert said["IDA"] == KNOWN["IDA"]
+    assert said["PAR start=last"].does.startswith(KNOWN["PAR"].does)  # there is no plain one
+    assert said["PAR start=last"].does.endswith(
+        "; each round goes on from the model of its last one, not from new weights"
+    )
+    assert said["IDA mine=x{}"].does == "as IDA, but mine is x{}"
+
+
 # ── several rounds, several seeds, gaps ──────────────────────────────────────────────────────
 
 
@@ -448,10 +499,42 @@ def test_the_metrics_of_several_rounds_stand_in_one_table() -> None:
         "IDA": ["73.4", "+0.8", "−0.8", "100%", "0.25"],
         "PAR": ["75.6", "−0.3", "+0.4", "100%", "–"],
     }
+    assert "a negative value means that they got better" in tables["metrics"].caption
     assert "no intervals" in tables["metrics"].caption
     costs = {s.title: s.rows for s in tables["cost-rounds"].sections}
     assert [row.label for row in costs["IDA"]] == ["round 1", "round 2"]
     assert [cell.text for cell in costs["IDA"][0].cells] == ["133 s", "851.4 MB", "256 B"]
+
+
+@pytest.mark.parametrize("missing", ["FT", "PAR"])
+def test_without_both_ends_there_is_no_gap_to_speak_of(missing: str) -> None:
+    record = several_rounds()
+    left = record_of(tuple(run for run in record.runs if run.method != missing))
+    whole, part = (
+        next(table for table in all_tables(one) if table.key == "metrics") for one in (record, left)
+    )
+    assert "Gap closed" in whole.caption
+    assert "Gap closed" not in part.caption
+    assert [c.label for c in part.columns] == [
+        c.label for c in whole.columns if c.label != "gap closed"
+    ]
+    assert {len(row.cells) for row in part.sections[0].rows} == {len(part.columns)}
+
+
+def test_captions_speak_of_the_references_that_are_there() -> None:
+    rows = {"NU": ROWS["NU"], "FT": ROWS["FT"], "IDA": ROWS["IDA"]}
+    both = runs_of(rows) + runs_of(rows, round=2)
+
+    def captions(*methods: str) -> str:
+        record = record_of(tuple(run for run in both if run.method in methods))
+        return " ".join(drawing.caption for drawing in all_drawings(record))
+
+    with_nu, without = captions("NU", "FT", "IDA"), captions("FT", "IDA")
+    assert "Lines down a band, shaded by their interval, are references: NU (dashed) " in with_nu
+    assert "NU (dashed, never updated) is drawn without points: it is a reference." in with_nu
+    assert "Left of NU’s dashed line" in with_nu
+    assert "PAR" not in with_nu
+    assert re.findall("NU|PAR|reference", without) == []
 
 
 def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:

@@ -130,6 +130,12 @@ def long_run(updates: int = 4) -> Record:
     return a_record(runs)
 
 
+def without_references(record: Record) -> Record:
+    """Those whose device time has ended before NU and PAR were done."""
+    runs = [run for run in record.runs if run.method not in ("NU", "PAR")]
+    return a_record(runs)
+
+
 def save(folder: Path, name: str, parts: dict[str, Record], paper: str | None = None) -> Path:
     collection = Collection(name, f"All about {name}.", paper, parts)
     for part, record in parts.items():
@@ -302,6 +308,10 @@ def test_classes_are_shown_by_age_with_what_they_have_lost() -> None:
     ]  # fmt: skip
     assert shown["0"][0] == "82.0"
     assert ages_table(long_run(2)) is None
+    assert "NU has seen none of them" in table.caption
+    without = ages_table(without_references(long_run()))
+    assert without is not None
+    assert "NU" not in without.caption
 
 
 def test_drift_is_shown_round_by_round_and_only_for_those_that_drift() -> None:
@@ -336,6 +346,27 @@ def test_the_long_run_has_all_of_them_on_the_page(runs: list[Path], tmp_path: Pa
         table = make(long_run())
         assert table is not None
         assert f"**{table.title}.**" in section
+
+
+def test_no_sentence_of_a_section_is_about_methods_that_are_not_there(tmp_path: Path) -> None:
+    folder = save(tmp_path, "tiny-rounds", {"": without_references(long_run())})
+    section = results_page([folder], tmp_path / "page.md").split('<a id="tiny-rounds">')[1]
+    assert re.findall(r"\b(NU|PAR)\b", section) == []
+    assert "gap closed" not in section.lower()
+
+
+def test_the_options_of_the_methods_are_explained_once(tmp_path: Path) -> None:
+    labels = ("IDA", "IDA lambda=5 anchors=all", "IDA lambda=0.5", "PAR", "PAR start=last")
+    record = a_record([a_run(0, method, 1, {"old": 70.0}) for method in labels])
+    text = results_page([save(tmp_path, "mine", {"": record})], tmp_path / "page.md")
+    shown = rows(text.split("## The methods")[1].split("## ")[0])
+    assert [row[0] for row in shown[2:]] == [
+        "**IDA**", "**IDA lambda=N**", "**IDA anchors=all**", "**PAR**", "**PAR start=last**"
+    ]  # fmt: skip
+    assert shown[3][2] == (
+        "as IDA, but λ, the weight of the penalty that holds it, is N (otherwise 1)"
+    )
+    assert shown[6][2].startswith("as PAR, but each round goes on from the model of its last one")
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────
@@ -383,5 +414,8 @@ def test_a_record_without_an_index_goes_by_its_folder_or_its_file(tmp_path: Path
     one_update().save(tmp_path / "drawings-3-seeds" / "record.json")
     one_update().save(tmp_path / "monday.json")
     text = results_page([tmp_path / "drawings-3-seeds", tmp_path / "monday.json"], page)
-    assert re.findall(r"^### (.*)$", text, re.M) == ["drawings-3-seeds", "monday"]
+    assert re.findall(r"^### (.*)$", text, re.M) == [
+        f"{name}: Made-up photographs, with prototypes, 5-way 5-shot"
+        for name in ("drawings-3-seeds", "monday")
+    ]
     assert "The paper’s claims on the drawings" in text

@@ -21,7 +21,14 @@ from kedge.records import Collection, Record
 from kedge.report.beside import beside_table
 from kedge.report.figures import Drawing, all_drawings
 from kedge.report.layout import Table
-from kedge.report.page import heading, in_result, part_table, render_collection, render_page
+from kedge.report.page import (
+    heading,
+    in_result,
+    part_table,
+    render_collection,
+    render_page,
+    title_of,
+)
 from kedge.report.renderings import LATEX_HEADER, markdown, slug, to_latex, to_markdown, to_rich
 from kedge.report.shapes import trained_shapes_table
 from kedge.report.style import encode
@@ -79,7 +86,7 @@ def write_collection(collection: Collection, folder: str | Path) -> Path:
         files |= each.files(f"{slug(part)}-")
     files["table.md"] = "\n".join(
         [
-            f"## {markdown(heading(collection))}\n",
+            f"# {markdown(heading(collection))}\n",
             f"{markdown(joint_verdict(collection).headline)}\n",
             *(to_markdown(table) for table in (*joint, *mains)),
         ]
@@ -122,7 +129,7 @@ def _write_record(
         files |= each.files()
     files["table.md"] = "\n".join(
         [
-            f"## {markdown(title or record.name)}\n",
+            f"# {markdown(title or title_of(record))}\n",
             f"{markdown(record.sentence)}\n",
             f"{markdown(verdict(record).headline)}\n",
             *(to_markdown(table) for table in tables),

@@ -79,21 +79,25 @@ def differences(record: Record) -> str:
     )
 
 
-def metrics(record: Record, unseen: str) -> str:
+def metrics(record: Record, unseen: str, *, gap: bool) -> str:
+    """With or without the share of the gap between FT and PAR."""
     known = (
         f"Mean ± 95% interval over {len(record.seeds)} seeds (Student’s t)."
         if reading.intervals_over_seeds(record)
         else "Fewer than three seeds, so there are no intervals."
     )
+    share = (
+        " Gap closed: which share of the way from FT to PAR the method gets, on "
+        f"{unseen}; a dash where PAR is not clearly ahead of FT."
+    )
     return (
         f"After round {reading.final_round(record)}. {known} Accuracy: on the classes of "
         "each round so far, in per cent, every round counting the same. Forgetting: for the "
-        "classes of each earlier round, their best accuracy since they came minus the accuracy "
-        "now, in points; less is better. Backward transfer: the accuracy now minus that right "
-        "after their own round. Gap closed: which share of the way from FT to PAR the method "
-        f"gets, on {unseen}; a dash where PAR is not clearly ahead of FT. Anchor drift: how far "
-        "the anchors are from where they would be now, in units of the distance between two of "
-        "them."
+        "classes of each earlier round, their best accuracy in the rounds before this one minus "
+        "the accuracy now, in points; less is better, and a negative value means that they got "
+        "better. Backward transfer: the accuracy now minus that right after their own round."
+        f"{share if gap else ''} Anchor drift: how far the anchors are from where they would be "
+        "now, in units of the distance between two of them."
     )
 
 

@@ -2,14 +2,15 @@
 
 A claim is made of comparisons, each of which has to come out above a bound. It held if all of
 their intervals lie wholly above, did not hold if any lies wholly below, and is undecided otherwise.
-The rules were written when the records on the drawings were known and before those on
-Tiny-ImageNet were made.
+What counts was settled when the records on the drawings were known and before those on
+Tiny-ImageNet were made. That long runs stand beside the claims, and decide none, came later.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kedge.evaluation import Score
 from kedge.records import Record
@@ -21,7 +22,9 @@ from kedge.report.evidence import (
     Comparison,
     Found,
     Outcome,
+    Wanted,
     compared,
+    lost,
     minus,
     pool_of,
     tables,
@@ -35,7 +38,12 @@ BODY = (  # its tables 1 to 6
     *MAIN, "3-seeds", "tiered-pn", "ecm", "mini-ecm", "domain-pn", "domain-pn-5shot",
     "domain-ecm", "domain-ecm-5shot", "two-rounds",
 )  # fmt: skip
+LONG = ("rounds", "16-rounds")  # more updates than the paper has
+MORE = "runs of more than two updates"
 DOMAINS = tuple(suffix for suffix in LABELS if suffix.startswith("domain"))
+PROTOTYPES = (  # all with one update of prototypes, but for sweeps
+    *MAIN, "", "3-seeds", "tiered-pn", "eiml-vs-ida", *(s for s in DOMAINS if "-pn" in s),
+)  # fmt: skip
 
 
 # ── what is compared ─────────────────────────────────────────────────────────────────────────
@@ -43,19 +51,25 @@ DOMAINS = tuple(suffix for suffix in LABELS if suffix.startswith("domain"))
 
 def _best(found: Found) -> list[Comparison]:
     rivals = [(OURS, rival, "unseen") for rival in (BASE, "FT", "DFA", "EIML")]
-    return [one for table in tables(found, BODY) for one in compared(*table, rivals)]
+    counted = [one for table in tables(found, BODY) for one in compared(*table, rivals)]
+    return [*counted, *_longer(found, rivals)]
+
+
+def _longer(found: Found, wanted: Iterable[Wanted], bound: float = 0.0) -> list[Comparison]:
+    """The same after more updates than the paper has."""
+    asked = [one for table in tables(found, LONG) for one in compared(*table, wanted, bound, False)]
+    return [replace(one, aside=True) for one in asked]
 
 
 def _keeps(found: Found) -> list[Comparison]:
     """Beside it what FT and IDA have lost; where FT has lost nothing, there is nothing to keep."""
     comparisons = []
     for table in tables(found, BODY):
-        loss = compared(*table, [("FT", BASE, "old")], decides=False)
+        loss = lost(*table, "FT")
         decides = any(one.outcome == Outcome.FAILED for one in loss)
         if kept := compared(*table, [(OURS, "FT", "old")], decides=decides):
-            beside = compared(*table, [(OURS, BASE, "old")], decides=False)
-            comparisons += [*kept, *loss, *beside]
-    return comparisons
+            comparisons += [*kept, *loss, *lost(*table, OURS)]
+    return [*comparisons, *_longer(found, [(OURS, "FT", "old")])]
 
 
 def _keeps_more_than_features(found: Found) -> list[Comparison]:
@@ -63,27 +77,36 @@ def _keeps_more_than_features(found: Found) -> list[Comparison]:
     for table in tables(found, BODY):
         comparisons += compared(*table, [(OURS, "DFA", "old")])
         comparisons += compared(*table, [(OURS, "DFA", "new")], decides=False)
-    return comparisons
+    return [*comparisons, *_longer(found, [(OURS, "DFA", "old")])]
 
 
 def _paragon(found: Found) -> list[Comparison]:
     """Where the paragon is not clearly ahead of fine-tuning, there is nothing to approach."""
     comparisons = []
+    wanted = [(OURS, PARAGON, "unseen")]
     for table in tables(found, MAIN):
         gap = compared(*table, [(PARAGON, "FT", "unseen")], decides=False)
         decides = any(one.outcome == Outcome.HELD for one in gap)
-        if near := compared(*table, [(OURS, PARAGON, "unseen")], -TOLERANCE, decides):
+        if near := compared(*table, wanted, -TOLERANCE, decides):
             comparisons += [*near, *gap]
-    return comparisons
+    longer = [one for one in _longer(found, wanted, -TOLERANCE) if one.where in _ahead(found)]
+    return [*comparisons, *longer]
+
+
+def _ahead(found: Found) -> set[str]:
+    """The long runs in which the paragon is clearly ahead of fine-tuning."""
+    gaps = _longer(found, [(PARAGON, "FT", "unseen")])
+    return {one.where for one in gaps if one.outcome == Outcome.HELD}
 
 
 def _rehearsal(found: Found) -> list[Comparison]:
     comparisons = []
-    for table in tables(found, (*MAIN, "eiml-vs-ida", "domain-pn", "domain-reverse-pn")):
-        comparisons += compared(*table, [(OURS, "EIML", "unseen")], -TOLERANCE)
+    wanted = [(OURS, "EIML", "unseen")]
+    for table in tables(found, PROTOTYPES):
+        comparisons += compared(*table, wanted, -TOLERANCE)
         seen = [(OURS, "EIML", "old"), (OURS, "EIML", "new")]
         comparisons += compared(*table, seen, decides=False)
-    return comparisons
+    return [*comparisons, *_longer(found, wanted, -TOLERANCE)]
 
 
 def _two_rounds(found: Found) -> list[Comparison]:
@@ -191,36 +214,42 @@ CLAIMS = (
     Claim(
         "On unseen classes IDA is better than every baseline.",
         "section 3.3, tables 1 to 6",
-        "IDA − NU, − FT, − DFA and − EIML on unseen classes above 0, in every table.",
+        "IDA − NU, − FT, − DFA and − EIML, as far as they were run, on unseen classes above 0, in "
+        f"every table that repeats one of the paper’s tables 1 to 6. Beside it, {MORE}.",
         _best,
     ),
     Claim(
         "IDA forgets less than fine-tuning (FT).",
         "section 3.3, tables 1 to 6",
-        "IDA − FT on old classes above 0, in every table in which FT is clearly behind the model "
-        "before the update (NU). Beside it, what FT and IDA have lost.",
+        "IDA − FT on old classes above 0, in every table that repeats one of the paper’s tables 1 "
+        "to 6 and in which FT is clearly behind the model before the update (NU, or round 0 where "
+        f"that was not run). Beside it, what FT and IDA have lost, and {MORE}.",
         _keeps,
-        "In no table is FT clearly behind NU, so nothing shows that it lost anything.",
+        "No table that repeats one of the paper’s tables 1 to 6 shows FT clearly behind the model "
+        "before the update, that is, shows that it lost anything.",
     ),
     Claim(
         "IDA forgets less than direct feature alignment (DFA).",
         "section 3.3, tables 1 to 6",
-        "IDA − DFA on old classes above 0, in every table. Beside it, the same on new classes.",
+        "IDA − DFA on old classes above 0, in every table that repeats one of the paper’s tables 1 "
+        f"to 6. Beside it, the same on new classes, and {MORE}.",
         _keeps_more_than_features,
     ),
     Claim(
         "IDA approaches the paragon (PAR), which sees all data.",
         "sections 3.3 and 3.4, table 1",
-        "IDA − PAR on unseen classes above −1, in every table of one update with prototypes in "
-        "which PAR is clearly ahead of FT.",
+        "IDA − PAR on unseen classes above −1, in every table that repeats the paper’s table 1 and "
+        f"in which PAR is clearly ahead of FT. Beside it, by how much, and {MORE} in which it is.",
         _paragon,
-        "In no table is PAR clearly ahead of FT, so there is nothing to approach.",
+        "In no table that repeats the paper’s table 1 is PAR clearly ahead of FT, so there is "
+        "nothing to approach.",
     ),
     Claim(
         "EIML, which keeps images, is no better than IDA.",
         "section 3.3 and appendix B, tables 1 and 7",
-        "IDA − EIML on unseen classes above −1, in every table with prototypes. Beside it, old "
-        "classes, on which the paper has EIML ahead, and new ones.",
+        "IDA − EIML on unseen classes above −1, in every table of one update with prototypes, but "
+        "for sweeps. Beside it, old classes, on which the paper has EIML ahead, and new ones, and "
+        f"{MORE}.",
         _rehearsal,
     ),
     Claim(
@@ -254,7 +283,8 @@ CLAIMS = (
         "New classes of another domain help unseen ones, most of all those of that domain.",
         "section 3.3 and appendix E, tables 4, 5 and 8 to 13",
         "IDA − NU, − FT and − DFA on unseen classes of both domains above 0, and the gain over NU "
-        "larger on the new domain than on the old, in every table.",
+        "larger on the new domain than on the old, in every table that repeats one of the paper’s "
+        "tables 4, 5 and 8 to 13.",
         _domain_gap,
     ),
 )

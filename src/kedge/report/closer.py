@@ -114,6 +114,7 @@ def ages_table(record: Record) -> Table | None:
         Row(str(age), tuple(_age_cell(matrices[method], age) for method in methods))
         for age in range(reading.final_round(record) + 1)
     ]
+    hard = " NU has seen none of them but the first: its column says how hard the classes are."
     return Table(
         key="ages",
         title="Accuracy by age of the classes",
@@ -122,8 +123,7 @@ def ages_table(record: Record) -> Table | None:
         sections=(Section(tuple(rows)),),
         caption="Accuracy in per cent on the classes of one round when so many rounds have come "
         "since, mean over all rounds; in brackets, how much that is above or below the accuracy on "
-        "the same classes right after their own round. NU has seen none of them but the first: its "
-        "column says how hard the classes are.",
+        f"the same classes right after their own round.{hard if reading.BASE in methods else ''}",
     )
 
 

@@ -24,16 +24,14 @@ TEXTS = {  # key, which also names the files: title, caption; {…} comes from t
         "Accuracy by method and pool",
         (
             "Points are means, bars 95% intervals; where no bar shows, it is narrower than the "
-            "point. Lines down a band are the references, shaded by their interval: NU (dashed) "
-            "was never updated, PAR was trained on everything.{left_out}"
+            "point.{references}{left_out}"
         ),
     ),
     "old-new": (
         "What is kept against what is learned",
         (
             "Right: keeps the old classes. Up: learns the new ones. Upper right is better. Bars "
-            "are 95% intervals. Left of NU’s dashed line, a method knows the old classes less "
-            "well than the model did before its first update."
+            "are 95% intervals.{before}"
         ),
     ),
     "training": (
@@ -65,8 +63,13 @@ def all_drawings(record: Record) -> tuple[Drawing, ...]:
     planes = {option: sweeps.plane_figure(record, drawn) for option, drawn in curves.items()}
     crossed = any(plane is not None for plane in planes.values())  # each holds all of old-new
     drawings = [
-        _drawing("accuracy", accuracy_figure(record), left_out=_left_out(record)),
-        _drawing("old-new", None if crossed else old_new_figure(record)),
+        _drawing(
+            "accuracy",
+            accuracy_figure(record),
+            references=_references(record),
+            left_out=_left_out(record),
+        ),
+        _drawing("old-new", None if crossed else old_new_figure(record), before=_before(record)),
     ]
     for option, drawn in curves.items():
         said = sweeps.words(record, drawn)
@@ -77,7 +80,11 @@ def all_drawings(record: Record) -> tuple[Drawing, ...]:
         ]
     framed = {"framed": rounds.framed(record)}
     drawings += [
-        _drawing("rounds", rounds.rounds_figure(record) if several else None),
+        _drawing(
+            "rounds",
+            rounds.rounds_figure(record) if several else None,
+            references=rounds.references(record),
+        ),
         _drawing("matrix", rounds.matrix_figure(record) if several else None, **framed),
         _drawing("anchors", anchors.anchors_figure(record), **anchors.words(record)),
         _drawing("drift", rounds.drift_figure(record), bars=_seed_bars(record)),
@@ -100,6 +107,27 @@ def named(key: str) -> str:
     option = key.removeprefix("sweep-").removesuffix("-plane")
     text = "sweep-plane" if key.endswith("-plane") else "sweep"
     return TEXTS[text][0].format(option=sweeps.NAMES.get(option, ("", option))[1])
+
+
+def _references(record: Record) -> str:
+    """Those that are drawn, and what they are."""
+    words = {
+        reading.BASE: "NU (dashed) was never updated",
+        reading.PARAGON: "PAR was trained on everything",
+    }
+    said = [words[name] for name in reading.references(record)]
+    if not said:
+        return ""
+    return f" Lines down a band, shaded by their interval, are references: {', '.join(said)}."
+
+
+def _before(record: Record) -> str:
+    if reading.BASE not in reading.references(record):
+        return ""
+    return (
+        " Left of NU’s dashed line, a method knows the old classes less well than the model did "
+        "before its first update."
+    )
 
 
 def _left_out(record: Record) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from kedge.report.style import looks
 from kedge.report.tables import accuracy_table
 from kedge.report.verdict import joint_verdict, legends, verdict
 
+HEADS = {"prototype": "prototypes", "ecm": "ECM", "ridge": "the ridge head"}
 PIXELS_PER_INCH = (58, 125)  # below, letters get too small to read; above, too large
 
 
@@ -32,7 +34,7 @@ def render_page(
     """`drawings` come with their SVG, which goes into the page as it is."""
     by_key = {table.key: table for table in tables}
     return _template("page.html.jinja").render(
-        name=title or record.name,
+        name=title or title_of(record),
         sentence=record.sentence,
         source="one record",
         verdict=verdict(record),
@@ -82,8 +84,27 @@ def render_collection(
 
 
 def heading(collection: Collection) -> str:
-    """A recipe's title is a sentence; above a page it needs no full stop."""
-    return collection.title.removesuffix(".")
+    """A recipe's title is a sentence; above a page it needs no full stop. What has no title but
+    its name gets that of its record."""
+    if collection.title != collection.name:
+        return collection.title.removesuffix(".")
+    return title_of(next(iter(collection.parts.values())), collection.name)
+
+
+def title_of(record: Record, name: str = "") -> str:
+    """'mine: Drawings, classes split at random, with prototypes, 5-way 5-shot, 3 seeds'."""
+    about = re.split(r"[:;(]", record.sentence)[0].strip().rstrip(".")
+    kind, shape = record.config.get("head", {}).get("head"), reading.trained(record)
+    updates, seeds = len(reading.incremental_rounds(record)), len(record.seeds)
+    facts = [
+        about,
+        f"{updates} updates" if updates > 1 else "",
+        f"with {HEADS.get(kind, kind)}" if kind else "",
+        str(shape) if shape else "",
+        f"{seeds} seeds" if seeds > 1 else "",
+    ]
+    said = ", ".join(filter(None, facts))
+    return ": ".join(filter(None, [name or record.name, said]))
 
 
 def part_table(part: str, record: Record) -> Table:

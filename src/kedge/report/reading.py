@@ -74,6 +74,12 @@ def methods_after(record: Record, round: int) -> tuple[str, ...]:
     return tuple(sorted(present, key=lambda m: rank.get(family(m), 0)))  # sorting is stable
 
 
+def references(record: Record) -> tuple[str, ...]:
+    """NU and PAR, as far as they are in the final round, be it with options."""
+    present = {family(m) for m in methods_after(record, final_round(record))}
+    return tuple(name for name in (BASE, PARAGON) if name in present)
+
+
 def competitors(record: Record, round: int) -> tuple[str, ...]:
     return tuple(m for m in methods_after(record, round) if not is_reference(m))
 

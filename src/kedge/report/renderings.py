@@ -58,7 +58,7 @@ def _rich_cell(cell: Cell, marked: bool, starred: bool, wide: bool) -> Text:
 def to_markdown(table: Table) -> str:
     """A GitHub table with its title above and its caption below."""
     below = [table.caption, *(f"{mark} {sentence}" for mark, sentence in table.notes)]
-    paragraphs = [f"### {markdown(table.title)}", markdown_grid(table), *map(markdown, below)]
+    paragraphs = [f"## {markdown(table.title)}", markdown_grid(table), *map(markdown, below)]
     return "\n\n".join(paragraphs) + "\n"
 
 

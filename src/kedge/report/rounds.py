@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from kedge.records import PoolInfo, Record
 from kedge.report import reading
-from kedge.report.notation import number, shortened
+from kedge.report.notation import listing, number, shortened
 from kedge.report.style import LONGEST, WIDTH, Look, head, house_style, looks, panel_title, shown
 
 IN_A_ROW = 3  # panels
@@ -25,8 +25,7 @@ TEXTS = {
         "Accuracy after each round",
         (
             "On all classes of earlier rounds (old), on those that the round brought (new) and on "
-            "unseen ones. Bars are 95% intervals. NU (dashed, never updated) and PAR (thick, "
-            "trained on everything) are drawn without points: they are references."
+            "unseen ones. Bars are 95% intervals.{references}"
         ),
     ),
     "matrix": (
@@ -46,6 +45,19 @@ TEXTS = {
     ),
 }
 SPOKEN = {reading.BASE: "NU (no update)", reading.PARAGON: "PAR (paragon)"}
+
+
+def references(record: Record) -> str:
+    """How the references are drawn, as many as there are; for the caption."""
+    words = {
+        reading.BASE: "NU (dashed, never updated)",
+        reading.PARAGON: "PAR (thick, trained on everything)",
+    }
+    said = [words[name] for name in reading.references(record)]
+    if not said:
+        return ""
+    verbs = ("is", "it is a reference") if len(said) == 1 else ("are", "they are references")
+    return f" {listing(said)} {verbs[0]} drawn without points: {verbs[1]}."
 
 
 def rounds_figure(record: Record) -> Figure | None:

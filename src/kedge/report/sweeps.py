@@ -43,8 +43,7 @@ TEXTS = {  # of sweep-<option> and sweep-<option>-plane
         (
             "Joined points are one method, in rising order of {option}; the number beside a point "
             "is its value. Right: keeps the old classes. Up: learns the new ones. Bars are 95% "
-            "intervals. Left of NU’s dashed line, the old classes are known less well than before "
-            "the first update."
+            "intervals.{before}"
         ),
     ),
 }
@@ -72,7 +71,12 @@ def words(record: Record, drawn: Sequence[Sweep]) -> dict[str, str]:
     defaults = {reading.family(s.stem): s.default for s in drawn if s.default is not None}
     said = listing([f"{value:g} for {name}" for name, value in defaults.items()] or [""])
     shade = ", shaded by their interval" if len(_others(record, drawn)) <= BANDS else ""
+    before = (
+        " Left of NU’s dashed line, the old classes are known less well than before the first "
+        "update."
+    )
     return {
+        "before": before if reading.BASE in reading.references(record) else "",
         "option": NAMES.get(drawn[0].option, ("", drawn[0].option))[1],
         "default": f" Where it is not asked for, it is {said}." if defaults else "",
         "shade": shade,

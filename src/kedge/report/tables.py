@@ -90,14 +90,16 @@ def differences_table(record: Record, leads: Sequence[str] = ()) -> Table | None
 
 
 def metrics_table(record: Record) -> Table | None:
-    """Each method's rounds in five numbers."""
+    """Each method's rounds in five numbers; in four without both ends of the gap."""
     round = reading.final_round(record)
     unseen = reading.unseen_pools(record, round)
-    if round == 0 or len(reading.methods_after(record, round)) < 2:
+    methods = reading.methods_after(record, round)
+    if round == 0 or len(methods) < 2:
         return None
     pool = next((p for p in unseen if p.first_shape), None)
+    ends = pool is not None and {metrics.LOWER, metrics.UPPER} <= set(methods)
     rows = []
-    for method in reading.methods_after(record, round):
+    for method in methods:
         average = metrics.by_seed(record, method, round, metrics.average_accuracy)
         lost = metrics.by_seed(record, method, round, metrics.forgetting)
         back = metrics.by_seed(record, method, round, metrics.backward_transfer)
@@ -107,7 +109,7 @@ def metrics_table(record: Record) -> Table | None:
             measure_cell(average),
             measure_cell(lost, signs=True),
             measure_cell(back, signs=True),
-            measure_cell(gap, factor=100, digits=0, unit="%"),
+            *([measure_cell(gap, factor=100, digits=0, unit="%")] if ends else []),
             measure_cell(drift, digits=2),
         )
         rows.append(Row(method, cells, muted=reading.is_reference(method)))
@@ -119,11 +121,11 @@ def metrics_table(record: Record) -> Table | None:
             Column("accuracy", note="average"),
             Column("forgetting", note="points"),
             Column("backward transfer", note="points"),
-            Column("gap closed", note="on unseen"),
+            *([Column("gap closed", note="on unseen")] if ends else []),
             Column("anchor drift", note="relative"),
         ),
         sections=(Section(tuple(rows)),),
-        caption=captions.metrics(record, place(pool) if pool else "unseen classes"),
+        caption=captions.metrics(record, place(pool) if pool else "unseen classes", gap=ends),
     )
 
 

@@ -12,6 +12,7 @@ from kedge.report.beside import order_sentence
 from kedge.report.notation import listing, number, place, signed
 from kedge.report.reading import Difference
 from kedge.report.shapes import spans, trained_scores
+from kedge.report.style import default_of
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,48 @@ KNOWN = {
 }
 
 
+SETTINGS = {  # what an option does, {} being its value
+    "lambda": "λ, the weight of the penalty that holds it, is {}",
+    "anchors": "each step is held against {} anchors",
+    "anchors=ways": "each step is held against as many anchors as an episode has classes",
+    "anchors=all": "each step is held against all anchors, not just some of them",
+    "divergence": "verdicts are compared by another divergence, {}",
+    "temperature": "verdicts are compared at the temperature {}",
+    "dimensions=sum": "the penalty is summed over the dimensions of a feature",
+    "dimensions=mean": "the penalty is averaged over the dimensions of a feature",
+    "exemplars": "{} images of every old class are kept",
+    "choice=random": "the images to keep are drawn at random",
+    "choice=nearest": "the images nearest to the mean of their class are kept",
+    "episodes": "how much each weight mattered is measured on {} episodes",
+    "decay": "what mattered in earlier rounds counts {} times as much with every further one",
+    "start=scratch": "each round starts with new weights",
+    "start=last": "each round goes on from the model of its last one, not from new weights",
+}
+
+
 def legends(labels: Sequence[str]) -> dict[str, Legend]:
-    """A line for each method. A variant of one that is described already says just that."""
+    """A line for each method. A variant of one that is described already says what differs."""
     found: dict[str, Legend] = {}
     for label in labels:
-        name, options = reading.family(label), " ".join(label.split()[1:])
-        known = KNOWN.get(name)
+        name, *options = label.split() or [label]
+        known, said = KNOWN.get(name), listing([_setting(name, one) for one in options] or [""])
         if known is None:
             found[label] = Legend("", "not known to this report; see the configuration", "")
-        elif any(reading.family(other) == name for other in found):
-            found[label] = Legend("", f"{name} with {options}" if options else known.name, "")
+        elif not options:
+            found[label] = known
+        elif name in labels or any(reading.family(other) == name for other in found):
+            found[label] = Legend("", f"as {name}, but {said}", "")
         else:
-            found[label] = replace(known, name=f"{known.name}, {options}") if options else known
+            found[label] = replace(known, does=f"{known.does}; {said}")
     return found
+
+
+def _setting(name: str, option: str) -> str:
+    """An option in words: 'lambda=5'. A number comes with what it is where none is given."""
+    key, _, value = option.partition("=")
+    said = SETTINGS.get(option, SETTINGS.get(key, f"{key} is {{}}")).replace("{}", value)
+    default = default_of(name, key)
+    return said if default is None else f"{said} (otherwise {default:g})"
 
 
 def spoken(label: str) -> str:
