@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kedge import progress
 from kedge.bench import report_again, run_recipe
 from kedge.errors import KedgeError
 from kedge.recipes import load_recipe
@@ -105,6 +106,30 @@ def test_each_part_has_a_folder_and_all_have_one_report(
         assert score in (folder / place / "report.html").read_text(encoding="utf-8")
     shots = [record.config["episode"]["n_shot"] for record in collection.parts.values()]
     assert shots == [1, [1, 2]]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_line_says_of_which_part_it_is(
+    jobs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    monkeypatch.setattr("kedge.progress.LINE_EVERY", 0)
+    path = tmp_path / "own.toml"
+    path.write_text(OWN.replace("few-2", "drawings"), encoding="utf-8")
+    own = load_recipe(path)
+    with progress.display():
+        run_recipe(own, own.base(), tmp_path / "run", jobs)
+    lines = capsys.readouterr().err.splitlines()
+    for begin in ("part 1 of 2, 1 shot: ", "part 2 of 2, (1–2) shots: "):
+        of_part = [line.removeprefix(begin) for line in lines if line.startswith(begin)]
+        done = [line.split(":")[0] for line in of_part if line.startswith("seed")]
+        assert sorted(done) == [
+            "seed 0, round 0, base",
+            "seed 0, round 1, IDA",
+            "seed 0, round 1, NU",
+        ]
+        assert any(line.startswith("drawings: training episodes: 4 of 4, ") for line in of_part)
+    assert all(line.startswith("part ") for line in lines)
 
 
 def test_the_second_time_nothing_is_done_and_all_is_the_same(

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ Kedge = Ready = Any  # of conftest.py, which cannot be imported
 # ── help ─────────────────────────────────────────────────────────────────────────────────────
 
 HELP = {
-    "": COMMANDS,
+    "": [*COMMANDS, "kedge --version"],
     "bench": [
         "NAME",
         "drawings-4-rounds",
@@ -191,6 +192,15 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
         ["evaluate", "base.kedge", "four-classes", "--known"],
         ["four-classes", "none of these 4 classes", "'a'", "kedge show"],
     ),
+    "episodes where none are drawn": (
+        ["evaluate", "base.kedge", "first", "--known", "--n-way", "3", "--seed", "0"],
+        ["--n-way, --seed", "--known", "no episode"],
+    ),
+    "number of episodes where none are drawn": (
+        ["evaluate", "base.kedge", "first", "--known", "--n-episodes", "2000"],
+        ["--n-episodes:", "--known"],
+    ),
+    "folder as a model": (["show", "first"], ["first", "a folder and not a kedge model"]),
     "text as a model to show": (["show", "text.txt"], ["text.txt", "not a kedge model"]),
     "unknown protocol": (["bench", "imagenet"], ["'imagenet'", "mini-imagenet"]),
     "run without a record": (["report", "first"], ["first", "kedge bench"]),
@@ -549,6 +559,78 @@ def test_predict_prints_a_table_for_people_with_odd_names(used: dict[str, Any]) 
         assert word in used["odd names"].out
 
 
+PLAIN = {  # a command, and what it prints of the class "größe" where there is only ASCII
+    "table": (["predict", "odd.kedge", "größe/00.png"], "gr\\xf6\\xdfe/00.png"),
+    "csv": (["predict", "odd.kedge", "größe", "--format", "csv"], "gr\\xf6\\xdfe/00.png,1,"),
+    "json": (["predict", "odd.kedge", "größe/00.png", "--format", "json"], "gr\\u00f6\\u00dfe/00"),
+    "show": (["show", "odd.kedge", "--all"], "gr\\xf6\\xdfe\n"),
+    "show json": (["show", "odd.kedge", "--format", "json"], '"gr\\u00f6\\u00dfe"'),
+    "inspect": (["data", "inspect", "."], "(gr\\xf6\\xdfe)"),
+    "inspect json": (["data", "inspect", ".", "--format", "json"], '"gr\\u00f6\\u00dfe"'),
+}
+
+
+@pytest.fixture(scope="module")
+def odd(
+    ready: Ready, draw_classes: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = draw_classes(tmp_path_factory.mktemp("odd") / "odd", ["größe", "猫"])
+    (folder / "größe" / "01.png").unlink()  # the smallest class is named
+    how = ["--n-way", "2", "--n-shot", "1", "--n-query", "1", *QUICK, "--width", "1"]
+    ended = ready.kedge("train", ".", "--out", "odd.kedge", *how, cwd=folder)
+    assert ended.rc == 0, ended.err
+    return folder
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("what", PLAIN)
+def test_what_the_output_cannot_have_is_escaped(
+    odd: Path, kedge: Kedge, what: str, encoding: str
+) -> None:
+    """JSON in its own way, so that it can be read."""
+    words, expected = PLAIN[what]
+    ended = subprocess.run(
+        [kedge.path, *words],
+        cwd=odd,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout.decode(encoding)
+    assert expected in said or encoding != "ascii"
+    assert "json" not in what or json.loads(said)
+
+
+def test_show_counts_one_as_one(odd: Path, ready: Ready) -> None:
+    shown = ready.kedge("show", "odd.kedge", cwd=odd).out
+    assert "2-way, 1-shot, 1 query, 1 epoch, 2 episodes each, rate" in shown
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Now:
+    def find_spec(self, name, *_):
+        if name == "tyro":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Now())
+sys.argv = ["kedge", "paper"]
+from kedge.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "kedge: stopped.\n")
+
+
 # ── benchmark and report ─────────────────────────────────────────────────────────────────────
 
 TINY = [*SHORT, *QUICK, "--width", "4", "--eval-episodes", "20"]
@@ -699,6 +781,27 @@ def test_updates_go_on_from_what_was_kept_after_the_images_are_gone(
     else:
         for key in kept[0]:
             assert (kept[2][key] >= kept[1][key]).all()
+
+
+def test_what_is_kept_and_what_is_not_is_told(
+    chain: tuple[str, Path, dict[str, Any]], ready: Ready, second: Path, tmp_path: Path
+) -> None:
+    name, folder, ended = chain
+    for model, each in ended.items():
+        assert f"{model}.memory: what {name} " in each.err
+        assert "not carried on" not in each.err
+        assert "images were kept of" not in each.err
+    for file in ("base.kedge", "base.kedge.memory"):
+        shutil.copy(folder / file, tmp_path)
+    how = [second, *SHORT, *QUICK]
+    lost = ready.kedge("update", "base.kedge", *how, "--out", "lost.kedge", cwd=tmp_path)
+    assert f"base.kedge.memory: what {name} kept is not carried on" in lost.err
+    if name == "EIML":  # from now on of the new classes alone
+        again = [*how, "--keep", name]
+        ready.kedge("update", "lost.kedge", *again, "--out", "part.kedge", cwd=tmp_path)
+        part = ready.kedge("update", "part.kedge", *again, "--out", "next.kedge", cwd=tmp_path)
+        n = len(list(second.iterdir()))
+        assert f"images were kept of {n} of the {n + 6} classes" in part.err
 
 
 def test_a_memory_that_is_not_for_this_is_not_used(

@@ -289,6 +289,26 @@ def test_name_that_is_no_text_does_not_cost_the_model(tmp_path: Path) -> None:
     assert load_tensors(tmp_path / "file", "file")[0] == {"source": "pictures ?"}
 
 
+def test_a_folder_in_the_place_of_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(KedgeError) as caught:
+        load_tensors(tmp_path, "kedge model")
+    assert str(caught.value) == f"{tmp_path}: this is a folder and not a kedge model."
+
+
+def test_a_file_below_a_file_is_not_there(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {}, {})
+    with pytest.raises(KedgeError, match=r"file/x: there is no kedge model here\."):
+        load_tensors(tmp_path / "file" / "x", "kedge model")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_may_not_be_read_is_not_said_to_be_damaged(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "file", {}, {})
+    (tmp_path / "file").chmod(0)
+    with pytest.raises(KedgeError, match=r"file: you have no permission to read this file"):
+        load_tensors(tmp_path / "file", "kedge model")
+
+
 def test_digest_sees_names_types_shapes_and_bits() -> None:
     variants = [
         {"a": torch.zeros(4)},

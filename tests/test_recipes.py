@@ -392,6 +392,7 @@ def write(tmp_path: Path) -> Write:
 
 OWN = """
 title = "Mine."
+protocol = "drawings"
 methods = ["ft", "IDA  lambda=2.0"]
 seeds = [1, 2]
 update_shots = [1, 3]
@@ -466,6 +467,8 @@ BAD = {
     'title = "x': r"not written in TOML \(Unterminated string",
     "title =\nx": r"not written in TOML \(.*line 1",
     "methods = ['FT']": "title must be one sentence",
+    "seeds = [1]": 'protocol must be named, such as protocol = "drawings"',
+    "[parts.one]\nprotocol = 'drawings'\n[parts.two]\nseeds = [1]": "protocol must be named",
     "title = 3": "title must be one sentence",
     "paper = 'mini'": "paper must be one of mini-pn, ",
     "parts = 3": "parts must be tables",

@@ -6,10 +6,12 @@ report of all of them together; without parts it is the folder of the one experi
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import RenderableType
 
+from kedge import progress
 from kedge.experiment import Experiment, check, run_experiment
 from kedge.recipes import Recipe
 from kedge.records import Collection, Record
@@ -25,10 +27,11 @@ def run_recipe(
     folders = Collection.folders_of(recipe.name, experiments)
     for experiment in experiments.values():
         check(experiment)
-    records = {
-        part: run_experiment(experiment, folder / folders[part], jobs)
-        for part, experiment in experiments.items()
-    }
+    records = {}
+    for number, (part, experiment) in enumerate(experiments.items(), 1):
+        said = f"part {number} of {len(experiments)}, {part}"
+        with progress.part(said) if part else nullcontext():
+            records[part] = run_experiment(experiment, folder / folders[part], jobs)
     collection = Collection(recipe.name, recipe.title, recipe.paper, records)
     collection.save_index(folder)
     return collection, write_collection(collection, folder)

@@ -153,8 +153,14 @@ def load_tensors(
             if len(names := opened.keys()) > MOST_TENSORS:
                 raise ValueError(f"it says that it holds {len(names)} tensors")
             tensors = {key: opened.get_tensor(key) for key in sorted(names)}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise KedgeError(f"{path}: there is no {what} here.") from None
+    except IsADirectoryError:
+        raise KedgeError(f"{path}: this is a folder and not a {what}.") from None
+    except PermissionError:
+        raise KedgeError(
+            f"{path}: you have no permission to read this file; its owner can give it."
+        ) from None
     except (SafetensorError, ValueError, OSError, RecursionError, MemoryError) as error:
         reason = textwrap.shorten(str(getattr(error, "strerror", None) or error), 300)
         raise KedgeError(f"{path}: not a {what}, or damaged ({reason}){advice}.") from None

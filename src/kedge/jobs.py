@@ -53,7 +53,9 @@ def work_off(folder: Path, jobs: Iterable[Job], at_once: int, tick: Tick) -> Non
             if line is None:
                 del running[place]
                 free.append(place)
-                if process.wait() != 0:
+                with process:  # which closes its pipes
+                    process.wait()
+                if process.returncode != 0:
                     raise _failure(job, process.returncode, said)
                 for each in said:
                     progress.note(each)
@@ -106,11 +108,12 @@ def _failure(job: Job, code: int, said: list[str]) -> KedgeError:
 
 def main() -> None:
     """The other end: one job, which says what it has done on standard output."""
-    from kedge.cli import keep_memory
+    from kedge.cli import keep_memory, write_anything
     from kedge.experiment import work
 
     Thread(target=_end_with_the_other, daemon=True).start()
     keep_memory()
+    write_anything()
     folder, seed, method, at_once = sys.argv[1:]
     try:
         with progress.display():

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
 LINE_EVERY = 30  # seconds
 Tick = Callable[[int], None]  # told how much has just been done
 _shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
+_part: ContextVar[str] = ContextVar("kedge_part", default="")  # what every line begins with
 
 
 @contextmanager
@@ -47,6 +49,16 @@ def display() -> Iterator[None]:
             _shown.reset(token)
 
 
+@contextmanager
+def part(words: str) -> Iterator[None]:
+    """Begin every line and bar of the body with these words: what it does is done several times."""
+    token = _part.set(printable(f"{words}: ", one_line=True))
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
 def silent(n: int) -> None:
     """A tick that nobody hears."""
 
@@ -60,7 +72,7 @@ def task(description: str, total: int) -> Iterator[Tick]:
     elif progress.disable:
         yield _lines(description, total)
     else:
-        bar = progress.add_task(description, total=total)
+        bar = progress.add_task(f"{escape(_part.get())}{description}", total=total)
         try:
             yield lambda n: progress.advance(bar, n)
         finally:
@@ -88,7 +100,8 @@ def note(text: str) -> None:
     """A line that stays: something has just been finished."""
     progress = _shown.get()
     if progress is not None:
-        progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        line = printable(f"{_part.get()}{text}")
+        progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def printable(text: str, *, one_line: bool = False) -> str:

@@ -198,7 +198,7 @@ def test_pixels_are_those_that_were_written(written: Any, handled: Handled) -> N
 def test_packing(written: Any, handled: Handled) -> None:
     n, classes = sum(written.counts.values()), len(written.classes)
     channels, side = 1 if written.grey else 3, written.side
-    size = f"{handled.store.stat().st_size / 1e6:.0f} MB"
+    size = f"{handled.store.stat().st_size / 1e3:.0f} kB"
     said = f"{handled.store}: {n} images of {classes} classes, {channels}×{side}×{side}, {size}"
     assert handled.packed == f"{said}\n"
     assert handled.again == f"{said}, packed before\n"
@@ -310,12 +310,50 @@ def test_a_folder_around_it_does_not_matter(
     assert set(found.parts) == set(inner.parts)
 
 
+def test_images_beside_a_form_are_named(form: str, forms: dict[str, Any], tmp_path: Path) -> None:
+    """Class folders that nobody read would be missed too late."""
+    written = forms[form](tmp_path)
+    if written.data.is_file() or written.reader == "FolderReader":
+        return  # nothing else was given, or these are classes as well
+    before = catalogue(written.data).remarks
+    for i in range(3):
+        save(tmp_path / "pets" / "cat" / f"{i}.png", i)
+    save(tmp_path / ".pets" / "cat" / "hidden.png", 9)
+    found = catalogue(written.data)
+    assert list(found.classes) == written.classes
+    (said,) = set(found.remarks) - set(before)
+    where = "are in no list" if written.reader == "ListedReader" else "lie beside what was read ("
+    assert said.startswith(f"3 images {where}")
+    assert said.endswith(" and were left out, the first is pets/cat/0.png")
+
+
+def test_class_folders_beside_a_benchmark_are_spoken_of(
+    forms: dict[str, Any], ready: Any, tmp_path: Path
+) -> None:
+    forms["omniglot-zips"](tmp_path / "mixed" / "omniglot")
+    for name in ("cat", "dog"):
+        save(tmp_path / "mixed" / name / "0.png", 1)
+    ended = ready.kedge("data", "inspect", tmp_path / "mixed")
+    assert ended.rc == 0, ended.err
+    assert "2 images lie beside what was read (Omniglot) and were left out" in ended.out
+    assert "Nothing is wrong" not in ended.out
+
+
+def test_parquet_files_beside_another_form_are_named(forms: dict[str, Any], tmp_path: Path) -> None:
+    forms["mini-cache"](tmp_path)
+    forms["parquet"](tmp_path)
+    assert catalogue(tmp_path).remarks == (
+        "4 Parquet files lie beside what was read (miniImageNet as cache pickles) and were left "
+        "out, the first is data/test-00000-of-00001.parquet",
+    )
+
+
 def test_installed_command(kedge: Any, forms: dict[str, Any], tmp_path: Path) -> None:
     """Once without any short cut of the tests."""
     found = forms["class-folders"](tmp_path / "pets")
     ended = kedge("data", "pack", found.data, cwd=tmp_path)
     assert ended.rc == 0, ended.err
-    assert ended.out == "pets-48px.images: 18 images of 3 classes, 3×48×48, 0 MB\n"
+    assert ended.out == "pets-48px.images: 18 images of 3 classes, 3×48×48, 194 kB\n"
 
 
 def test_store_is_not_packed_again(forms: dict[str, Any], ready: Any, tmp_path: Path) -> None:
@@ -544,7 +582,9 @@ def test_damaged_image_among_many(
         "zeros": bytes(len(content)),
     }
     bad.write_bytes(instead[kind])
-    [said] = inspect(two)["remarks"]
+    found = inspect(two)
+    assert (found["n_images"], found["least"], found["smallest_class"]) == (50, 24, "cat")
+    [said] = found["remarks"]
     said_of = "1 of 50 images cannot be read and will be left out, the first is"
     assert said == f"{said_of} {bad} (no image, or damaged)"
     out = tmp_path / "two.images"

@@ -97,6 +97,42 @@ def test_things_beside_a_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["", "w/"])
+@pytest.mark.parametrize("beside", ["unlabeled/", "unlabeled/images/"])
+@pytest.mark.parametrize("part", ["train", "Training"])
+def test_one_part_beside_unlabelled_images(
+    tmp_path: Path, wrapper: str, beside: str, part: str
+) -> None:
+    made(tmp_path, *(f"{wrapper}{part}/c{i}/1.png" for i in range(4)))
+    made(tmp_path, *(f"{wrapper}{beside}{i}.png" for i in range(5)))
+    assert found(tmp_path) == {("train", f"c{i}", "1.png") for i in range(4)}
+    assert read(tmp_path).remarks == (
+        "5 images lie beside the class folders and were left out, the first is "
+        f"{wrapper}{beside}0.png",
+    )
+
+
+@pytest.mark.parametrize("wrapper", ["", "w/"])
+def test_class_called_train_with_folders_in_it_among_others(tmp_path: Path, wrapper: str) -> None:
+    """It may be a part, so that is said."""
+    names = ("train/steam/1.png", "train/diesel/1.png", "plane/1.png", "car/1.png")
+    made(tmp_path, *(wrapper + name for name in names))
+    assert classes(tmp_path) == ("car", "plane", "train")
+    assert read(tmp_path).remarks == (
+        f"{wrapper}train was taken for a class, although all its images lie in sub-folders: if "
+        f"diesel is a class, give {tmp_path / wrapper / 'train'}",
+    )
+    made(tmp_path, f"{wrapper}train/1.png")
+    assert classes(tmp_path) == ("car", "plane", "train")
+    assert read(tmp_path).remarks == ()
+
+
+def test_classes_of_which_all_have_folders_in_them(tmp_path: Path) -> None:
+    made(tmp_path, *(f"{n}/{y}/1.png" for n in ("train", "car") for y in (2021, 2022, 2023)))
+    assert classes(tmp_path) == ("car", "train")
+    assert read(tmp_path).remarks == ()
+
+
+@pytest.mark.parametrize("wrapper", ["", "w/"])
 def test_class_that_is_called_train(tmp_path: Path, wrapper: str) -> None:
     made(tmp_path, *(f"{wrapper}{name}/1.png" for name in ("train", "plane", "car")))
     assert classes(tmp_path) == ("car", "plane", "train")

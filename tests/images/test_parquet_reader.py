@@ -21,6 +21,7 @@ from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
+from kedge.images.readers import catalogue
 from kedge.images.readers.parquet import ParquetReader
 
 pa = pytest.importorskip("pyarrow")
@@ -321,8 +322,8 @@ def test_a_damaged_row_group_does_not_end_it(tmp_path: Path) -> None:
     start = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
     content[start : start + 200] = b"\xff" * 200
     path.write_bytes(content)
-    for catalogue in (found, read(path)):
-        assert values(catalogue) == [0, 1, 2, None, None, None, 6, 7, 8]
+    for each in (found, read(path)):
+        assert values(each) == [0, 1, 2, None, None, None, 6, 7, 8]
     path.unlink()
     found = read(write(tmp_path / "y.parquet", [0] * 9))
     (tmp_path / "y.parquet").unlink()
@@ -455,6 +456,7 @@ def test_folders_with_a_table_are_folders(tmp_path: Path) -> None:
     path = tmp_path / "metadata.parquet"
     write(path, [], columns={"file_name": pa.array(["ant/1.png"]), "size": pa.array([3])})
     assert not ParquetReader().recognises(tree_of(tmp_path))
+    assert catalogue(tmp_path).remarks == ()
     write(path, [0, 1])
     assert ParquetReader().recognises(tree_of(tmp_path))
     path.write_bytes(path.read_bytes()[:-9])

@@ -1,12 +1,14 @@
 """The command line: which command is meant, its help, and how errors are told.
 
-Only this folder knows tyro.
+Only this folder knows tyro. It is imported where it is used: until `main` runs, nothing catches
+Ctrl-C.
 """
 
 from __future__ import annotations
 
 import ctypes
 import inspect
+import io
 import os
 import re
 import shutil
@@ -18,14 +20,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from functools import partial
 from typing import Annotated, Any, NoReturn, Union
 
-import tyro
-from rich.console import Console
-from tyro.conf import OmitArgPrefixes, subcommand
-
 from kedge import __version__
-from kedge.cli.commands import COMMANDS
 from kedge.errors import KedgeError
-from kedge.progress import printable
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of glibc's malloc.h
 SHARED = ("bench", "train", "update")  # commands that several processes can do together
@@ -39,10 +35,15 @@ def main() -> None:
     keep_memory()
     # A polite kill ends as Ctrl-C does: what is temporary is removed, and work can go on.
     signal.signal(signal.SIGTERM, _stop)
+    write_anything()
     try:
         with _one_voice():
+            from rich.console import Console
+
             _parse(sys.argv[1:]).run(Console())
     except KedgeError as error:
+        from kedge.progress import printable
+
         _end(printable(str(error), one_line=True), 1)
     except KeyboardInterrupt:
         goes_on = " ".join(sys.argv[1:2]) in SHARED or sys.argv[2:3] == ["pack"]
@@ -97,6 +98,13 @@ def _stop(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def write_anything() -> None:
+    """What a stream's encoding lacks is escaped, as Python does it on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def keep_memory() -> None:
     """Let glibc keep large blocks that are freed, for the next step needs them again.
 
@@ -114,6 +122,11 @@ def _parse(args: list[str]) -> Any:
     if args == ["--version"]:
         print(f"kedge {__version__}")
         sys.exit()
+    import tyro
+    from tyro.conf import OmitArgPrefixes, subcommand
+
+    from kedge.cli.commands import COMMANDS
+
     words = 2 if " ".join(args[:2]) in COMMANDS else 1
     if (name := " ".join(args[:words])) in COMMANDS:
         kind: Any = COMMANDS[name]
@@ -144,6 +157,8 @@ def _parse(args: list[str]) -> Any:
         ]
         prog = f"kedge {group}".rstrip()
         about = "Few-shot image classifiers that keep getting better."
+        if not group:
+            about = f" {about}\n 'kedge --version' says which version this is."
     return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
 
 

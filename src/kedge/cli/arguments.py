@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from tyro.conf import arg
@@ -83,6 +85,17 @@ def as_count(option: str, text: str) -> Count:
 
 def as_text(count: Count) -> str:
     return str(count) if isinstance(count, int) else f"{count[0]}-{count[1]}"
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """As plain as standard output can have it: else all but ASCII is escaped. A name on disk may
+    be no text."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent)
+    return text
 
 
 def say(console: Console, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, say
+from kedge.cli.arguments import Data, as_json, say
 from kedge.errors import KedgeError
 from kedge.progress import printable
 
@@ -53,7 +52,7 @@ class Inspect:
         with progress.display():
             examination = _examined(self.data, self.all)
         if self.format == "json":
-            print(json.dumps(asdict(examination), ensure_ascii=False, indent=1))
+            print(as_json(asdict(examination), indent=1))
         else:
             _show(console, examination)
 
@@ -121,7 +120,7 @@ class Pack:
         say(
             console,
             f"{out}: {len(table):,} images of {len(table.classes):,} classes, "
-            f"{table.n_channels}×{table.image_size}×{table.image_size}, {size / 1e6:,.0f} MB"
+            f"{table.n_channels}×{table.image_size}×{table.image_size}, {_size(size)}"
             + (", packed before" if there else ""),
         )
 
@@ -174,7 +173,7 @@ def _show(console: Console, found: Examination) -> None:
     rows.add_row("  split", escape(_split(found)))
     look, colour = found.look, "grey" if found.look.n_channels == 1 else "colour"
     packed = f"{look.image_size} px, {colour}{', inverted' if look.inverted else ''}"
-    rows.add_row("  packed", f"{packed}: {found.n_bytes / 1e6:,.0f} MB")
+    rows.add_row("  packed", f"{packed}: {_size(found.n_bytes)}")
     console.print(rows)
     seen = (
         "all images were looked at"
@@ -187,6 +186,12 @@ def _show(console: Console, found: Examination) -> None:
     say(console, f"  What is wrong with it, or worth knowing ({seen}):")
     for remark in found.remarks:
         say(console, f"  - {printable(remark, one_line=True)}.")
+
+
+def _size(n_bytes: int) -> str:
+    if n_bytes < 1e6:
+        return f"{n_bytes / 1e3:,.0f} kB"
+    return f"{n_bytes / 1e6:,.0f} MB"
 
 
 def _per_class(found: Examination) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from rich.console import Console
@@ -11,6 +11,9 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from kedge.cli.arguments import Data, ModelFile, say
 from kedge.cli.wishes import Episode
+from kedge.errors import KedgeError
+
+N_EPISODES, SEED = 2000, 0
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,22 @@ class Evaluate:
         ),
     ] = False
     episode: Episode = field(default_factory=Episode)
-    n_episodes: int = 2000
-    """How many episodes; the interval shrinks with their square root."""
-    seed: int = 0
-    """Which episodes are drawn; the same for every model, so that two can be compared."""
+    n_episodes: Annotated[
+        int | None,
+        arg(
+            metavar="INT",
+            help="How many episodes; the interval shrinks with their square root.",
+            help_behavior_hint=f"(default: {N_EPISODES})",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        arg(
+            metavar="INT",
+            help="Which episodes are drawn; the same for every model, so that two can be compared.",
+            help_behavior_hint=f"(default: {SEED})",
+        ),
+    ] = None
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
@@ -44,6 +59,8 @@ class Evaluate:
         from kedge.model import Model
         from kedge.sharing import to_be_tested, to_test_on
 
+        if self.known:
+            self._refuse_episodes()
         model = Model.load(self.model)
         with progress.display():
             table = to_test_on(model.open(self.data))
@@ -52,8 +69,8 @@ class Evaluate:
                 table,
                 known=self.known,
                 episode=self.episode,
-                n_episodes=self.n_episodes,
-                seed=self.seed,
+                n_episodes=N_EPISODES if self.n_episodes is None else self.n_episodes,
+                seed=SEED if self.seed is None else self.seed,
             )
         seen = len(set(table.classes) & set(model.classes))
         if self.known:
@@ -74,4 +91,14 @@ class Evaluate:
                 f"kedge: {seen} of these classes were trained on; if their images were too, the "
                 "number flatters.",
                 file=sys.stderr,
+            )
+
+    def _refuse_episodes(self) -> None:
+        """Whoever gives these with --known expects another number than there will be."""
+        about = {**asdict(self.episode), "n_episodes": self.n_episodes, "seed": self.seed}
+        given = [f"--{key.replace('_', '-')}" for key, value in about.items() if value is not None]
+        if given:
+            raise KedgeError(
+                f"{', '.join(given)}: with --known every image is named once and no episode is "
+                "drawn; leave one or the other out."
             )

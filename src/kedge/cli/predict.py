@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, Support, check_choice
+from kedge.cli.arguments import ModelFile, Support, as_json, check_choice
 from kedge.errors import KedgeError
 from kedge.progress import printable
 
@@ -163,22 +162,13 @@ def _as_json(_: Console, named: Iterator[tuple[str, Named]]) -> None:
     for file, names in named:
         best = [{"class": name, "probability": round(p, 6)} for name, p in names]
         line = {"image": file, **best[0], **({"top": best} if len(best) > 1 else {})}
-        print(_text(line))
-
-
-def _text(line: dict[str, object]) -> str:
-    """A name on disk may be no text: then all but ASCII is escaped."""
-    text = json.dumps(line, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(line)
-    return text
+        print(as_json(line))
 
 
 def _as_csv(_: Console, named: Iterator[tuple[str, Named]]) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name on disk may be no text
-        sys.stdout.reconfigure(errors="surrogateescape")
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.encoding.lower() == "utf-8":
+        out.reconfigure(errors="surrogateescape")  # a name on disk may be no text
     write = csv.writer(sys.stdout, lineterminator="\n").writerow
     write(("image", "rank", "class", "probability"))
     for file, names in named:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, say
+from kedge.cli.arguments import ModelFile, as_json, say
+from kedge.images.words import counted
 from kedge.progress import printable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Show:
 
         about = describe(self.model, Model.load(self.model))
         if self.format == "json":
-            print(json.dumps(about, ensure_ascii=False, indent=1))
+            print(as_json(about, indent=1))
         else:
             _show(console, about, self.all)
 
@@ -96,7 +96,8 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
 def _round(entry: dict[str, Any]) -> str:
     source = printable(entry["source"], one_line=True)
     return (
-        f"{entry['method']}: {len(entry['classes'])} classes, {entry['images']:,} images of "
+        f"{entry['method']}: {counted(len(entry['classes']), 'class', 'classes')}, "
+        f"{entry['images']:,} {'image' if entry['images'] == 1 else 'images'} of "
         f"{source}; validation accuracy {entry['val_accuracy']:.1f}% in epoch {entry['best_epoch']}"
     )
 
@@ -106,15 +107,19 @@ def _settings(entry: dict[str, Any]) -> str:
     config = entry["config"]
     episode, schedule = config.get("episode", {}), config.get("schedule", {})
     parts = (
-        ("{}-way", episode.get("n_way")),
-        ("{}-shot", episode.get("n_shot")),
-        ("{} queries", episode.get("n_query")),
-        ("{} epochs", schedule.get("epochs")),
-        ("{} episodes each", schedule.get("episodes")),
-        ("rate {}", schedule.get("lr")),
-        ("seed {}", config.get("seed")),
+        (episode.get("n_way"), "{}-way", "{}-way"),
+        (episode.get("n_shot"), "{}-shot", "{}-shot"),
+        (episode.get("n_query"), "{} query", "{} queries"),
+        (schedule.get("epochs"), "{} epoch", "{} epochs"),
+        (schedule.get("episodes"), "{} episode each", "{} episodes each"),
+        (schedule.get("lr"), "rate {}", "rate {}"),
+        (config.get("seed"), "seed {}", "seed {}"),
     )
-    return ", ".join(form.format(_count(value)) for form, value in parts if value is not None)
+    return ", ".join(
+        (one if value == 1 else several).format(_count(value))
+        for value, one, several in parts
+        if value is not None
+    )
 
 
 def _count(value: Any) -> str:
@@ -129,7 +134,7 @@ def _classes(console: Console, classes: list[str], everything: bool) -> None:
         return
     listed = ", ".join(printable(name, one_line=True) for name in shown)
     more = f", … (--all lists the other {len(classes) - A_FEW})" if len(classes) > A_FEW else ""
-    say(console, f"{len(classes)} classes known: {listed}{more}")
+    say(console, f"{counted(len(classes), 'class', 'classes')} known: {listed}{more}")
 
 
 def _size(n: int) -> str:

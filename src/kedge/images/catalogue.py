@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from kedge.errors import KedgeError
+from kedge.images.files.parquet_file import holds_images, is_parquet
 from kedge.images.files.trees import Tree
-from kedge.images.pictures import Picture
-from kedge.images.words import counted, first_of, plain_name
+from kedge.images.pictures import Picture, looks_like_image
+from kedge.images.words import counted, first_of, left_out, plain_name
 
 PART_NAMES = {
     "train": "train",
@@ -248,14 +249,17 @@ def catalogued(
     *,
     parts: Sequence[str] = (),
     files: Sequence[str] | None = None,
+    told: Sequence[str] = (),
     remarks: Sequence[str] = (),
     image_size: int | None = None,
     inverted: bool = False,
 ) -> Catalogue:
     """From each picture's class name (and its part of the split, if there is one).
 
-    `files` are those of the tree that the data were read from; all of them if not given.
+    `files` are those of the tree that the data were read from; all of them if not given. `told`
+    are those that were left out, as the remarks say or on purpose.
     """
+    files = tree.names if files is None else files
     classes = tuple(sorted(set(names)))
     number = {name: i for i, name in enumerate(classes)}
     found = sorted(set(parts), key=_part_order)
@@ -265,13 +269,41 @@ def catalogued(
         classes,
         np.fromiter((number[name] for name in names), np.int64, len(names)),
         pictures,
-        stamped(tree, tree.names if files is None else files),
+        stamped(tree, files),
         tuple(found),
         np.array([found.index(p) for p in parts], dtype=np.uint8),
-        (*tree.remarks, *remarks),
+        (*tree.remarks, *remarks, *not_read(tree, form, [*files, *told])),
         image_size,
         inverted,
     )
+
+
+def not_read(tree: Tree, form: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Remarks on images, and on Parquet files of them, of which the reader of a form knows nothing:
+    somebody may have put them there to be read."""
+    read = set(known)
+    others = [name for name in tree.names if name not in read]
+    beside = f"beside what was read ({form})"
+    return (
+        *left_out(
+            [name for name in others if looks_like_image(name)],
+            f"image lies {beside}",
+            f"images lie {beside}",
+        ),
+        *left_out(
+            [name for name in others if is_parquet(name) and _may_hold_images(tree, name)],
+            f"Parquet file lies {beside}",
+            f"Parquet files lie {beside}",
+        ),
+    )
+
+
+def _may_hold_images(tree: Tree, name: str) -> bool:
+    """And is no mere table that describes those beside it."""
+    try:
+        return holds_images(tree.local(name))
+    except (KedgeError, OSError):  # damaged, or within an archive
+        return True
 
 
 def stamped(tree: Tree, files: Sequence[str]) -> str:

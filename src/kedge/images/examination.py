@@ -41,7 +41,7 @@ class Examination:
     form: str
     n_images: int
     n_classes: int
-    least: int  # images of a class
+    least: int  # images of a class that can be read
     median: float
     most: int
     smallest_class: str
@@ -68,7 +68,9 @@ def examine(catalogue: Catalogue, everything: bool = False) -> Examination:
     numbers = spread(len(catalogue), len(catalogue) if everything else MOST)
     seen = _look_at(catalogue, numbers, look)
     known = [each.measured for each in seen if each.measured is not None]
-    counts = catalogue.counts
+    bad = [number for number, each in zip(numbers, seen, strict=True) if each.wrong]
+    # Of the images that can be read, as far as they were looked at: the others cannot be used.
+    counts = catalogue.counts - np.bincount(catalogue.labels[bad], minlength=len(catalogue.classes))
     parts = _parts(catalogue)
     return Examination(
         str(catalogue.path),

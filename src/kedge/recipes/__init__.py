@@ -1,8 +1,9 @@
 """Ready experiments: one TOML file each, and the paper's tables among them.
 
 A recipe holds a `title`, the id of the paper's table that it repeats or mirrors (`paper`, if any),
-settings of `Experiment` that all its parts share, and under `[parts."NAME"]` what each part sets
-otherwise. A part's `data` is the name of a folder or packed file within the one that is given.
+settings of `Experiment` that all its parts share (`protocol` must be named), and under
+`[parts."NAME"]` what each part sets otherwise. A part's `data` is the name of a folder or packed
+file within the one that is given.
 """
 
 from __future__ import annotations
@@ -158,6 +159,9 @@ def _read(name: str, file: str, text: str) -> Recipe:
     base = recipe.base()
     for part, patch in parts.items():
         _patched(base, patch, f"{file}, part '{part}'")
+    # The default is that of the command, which a file is not meant to have by mistake.
+    named = "protocol" in settings or (bool(parts) and all("protocol" in p for p in parts.values()))
+    _check(named, file, "protocol", 'must be named, such as protocol = "drawings"')
     return recipe
 
 

@@ -202,6 +202,16 @@ def examined(path: Path, part: str) -> Shard:
         return Shard(path, part, image, label, text, names, ends, at_once, rows=range(n))
 
 
+def is_parquet(name: str) -> bool:
+    return name.lower().endswith(".parquet")
+
+
+def holds_images(path: Path) -> bool:
+    """Or it is a table of something else."""
+    with opened(path) as file, sound(path):
+        return image_column(file.schema_arrow) is not None
+
+
 def image_column(schema: Any) -> str | None:
     """The one with the bytes of images: a usual name, else the only one that it can be."""
     within, plain = {}, {}

@@ -28,7 +28,7 @@ class CifarFoldersReader(Reader):
         place, split, lists, others = chosen
         part_of = _parts(tree, lists)
         names, classes, parts = [], [], []
-        unlisted = set()
+        unlisted: dict[str, list[str]] = {}
         for name in tree.names:
             if not name.startswith(f"{place}data/") or not looks_like_image(name):
                 continue
@@ -38,7 +38,7 @@ class CifarFoldersReader(Reader):
                 classes.append(of_class)
                 parts.append(part_of[of_class])
             elif inside:
-                unlisted.add(of_class)
+                unlisted.setdefault(of_class, []).append(name)
         if not names:
             raise KedgeError(
                 f"{tree.path / next(iter(lists))}: none of the classes that it lists has images in "
@@ -65,6 +65,7 @@ class CifarFoldersReader(Reader):
             FilePictures(tree, names),
             parts=parts,
             files=[*lists, *names],
+            told=[name for of_class in unlisted.values() for name in of_class],
             remarks=remarks,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from kedge.errors import KedgeError
 from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
@@ -40,6 +40,7 @@ class FolderReader(Reader):
                 "in it."
             )
         found = set(parts)
+        taken = [folder for folder in folders if belongs[folder][1] is not None]
         return catalogued(
             tree,
             f"{self.form}, split in {', '.join(p for p in ORDER if p in found)}"
@@ -55,9 +56,13 @@ class FolderReader(Reader):
                     "images lie beside the class folders",
                 ),
                 *_remarks(tree, depth, split, set(classes)),
-                *_too_high(tree, [f for f in folders if belongs[f][1] is not None], depth + split),
+                *(
+                    _too_high(tree, taken, depth + split)
+                    or _class_or_part(tree, taken, depth, split)
+                ),
             ),
             files=names,
+            told=loose,
         )
 
 
@@ -88,11 +93,26 @@ def _wrapper(folders: Collection[str]) -> int:
 
 def _is_split(folders: Collection[str], depth: int) -> bool:
     """Whether the uppermost folders are parts of a split and not classes: a class can be called
-    "train", but then there are others, and no classes within."""
+    "train", but then there are others, and no classes within. One part is enough where what lies
+    beside it is less than what lies in it, such as one folder of unlabelled images."""
     ways = [folder.split("/")[depth:] for folder in folders if folder.count("/") >= depth]
     tops = {way[0].lower() for way in ways if way[0]}
     within = {PART_NAMES.get(way[0].lower()) for way in ways if len(way) > 1} - {None}
-    return tops <= PART_NAMES.keys() or len(within) > 1
+    if tops <= PART_NAMES.keys() or len(within) > 1:
+        return True
+    return len(_lone_part(ways)[1]) > len(tops - PART_NAMES.keys())
+
+
+def _lone_part(ways: Iterable[list[str]]) -> tuple[str, list[str]]:
+    """A folder that is called like a part of a split, and the several folders in it, beside which
+    no image lies; nothing where others have several folders too, for then all may be classes."""
+    within: dict[str, set[str]] = {}
+    for top, *inner in ways:
+        within.setdefault(top, set()).add(inner[0] if inner else "")
+    several = [top for top in within if len(within[top] - {""}) > 1]
+    if len(several) != 1 or several[0].lower() not in PART_NAMES or "" in within[several[0]]:
+        return "", []
+    return several[0], sorted(within[several[0]])
 
 
 def _class_of(folder: str, depth: int, split: bool) -> tuple[str, str | None]:
@@ -131,11 +151,31 @@ def _too_high(tree: Tree, folders: Collection[str], level: int) -> tuple[str, ..
         return ()
     first = next(way for way in named if way[level] == several[0])
     outer, inner = "/".join(first[: level + 1]), first[level + 1]
-    where = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
     return (
         f"all images lie in sub-folders, such as {shown(f'{outer}/{inner}')}: if {shown(inner)} is "
-        f"a class, give {shown(str(where))}",
+        f"a class, give {_within(tree, outer)}",
     )
+
+
+def _class_or_part(
+    tree: Tree, folders: Collection[str], depth: int, split: bool
+) -> tuple[str, ...]:
+    """A remark where a class is called like a part of a split, and may be one."""
+    ways = [folder.split("/") for folder in sorted(folders)]
+    part, inner = _lone_part(way[depth:] for way in ways)
+    if split or not part:
+        return ()
+    outer = "/".join((*ways[0][:depth], part))
+    return (
+        f"{shown(outer)} was taken for a class, although all its images lie in sub-folders: if "
+        f"{shown(inner[0])} is a class, give {_within(tree, outer)}",
+    )
+
+
+def _within(tree: Tree, outer: str) -> str:
+    """How a folder of the tree is given instead of all of it."""
+    where = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
+    return shown(str(where))
 
 
 def _unnumbered(name: str) -> str:

@@ -72,6 +72,7 @@ class ListedReader(Reader):
             FilePictures(tree, names),
             parts=[PART_NAMES[part] for part in parts] if split else (),
             files=[*lists, *names],
+            told=[name for name in tree.names if looks_like_image(name)],
             remarks=(
                 *remarks,
                 *entries.remarks(),

@@ -14,15 +14,22 @@ from itertools import accumulate
 import numpy as np
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import PART_NAMES, Catalogue, Pictures, distinct, numbered, stamped
+from kedge.images.catalogue import (
+    PART_NAMES,
+    Catalogue,
+    Pictures,
+    distinct,
+    not_read,
+    numbered,
+    stamped,
+)
 from kedge.images.files.parquet_file import (
     MOST_ROWS,
     Cursor,
     Shard,
     examined,
-    image_column,
-    opened,
-    sound,
+    holds_images,
+    is_parquet,
 )
 from kedge.images.files.trees import FolderTree, Tree
 from kedge.images.pictures import Picture, looks_like_image
@@ -42,10 +49,8 @@ class ParquetReader(Reader):
         # Beside folders of images, a Parquet file may be but a table that describes them.
         if not isinstance(tree, FolderTree):
             return False
-        path = tree.local(files[0])
         try:
-            with opened(path) as file, sound(path):
-                return image_column(file.schema_arrow) is not None
+            return holds_images(tree.local(files[0]))
         except KedgeError:
             return True  # `read` will say what is wrong with it
 
@@ -75,9 +80,10 @@ class ParquetReader(Reader):
         number = np.array([order[name] for name in names], dtype=np.int64)
         with_parts = [shard for shard in shards if shard.part and len(shard.rows)]
         parts = [p for p in dict.fromkeys(PART_NAMES.values()) if p in {s.part for s in with_parts}]
+        form = f"{self.form}, split in {', '.join(parts)}" if parts else self.form
         return Catalogue(
             tree.path,
-            f"{self.form}, split in {', '.join(parts)}" if parts else self.form,
+            form,
             classes,
             number[np.concatenate(labels)],
             ParquetPictures(shards),
@@ -87,7 +93,7 @@ class ParquetReader(Reader):
                 np.array([parts.index(shard.part) for shard in with_parts], dtype=np.uint8),
                 [len(shard.rows) for shard in with_parts],
             ),
-            (*tree.remarks, *remarks),
+            (*tree.remarks, *remarks, *not_read(tree, form, _files(tree))),
         )
 
 
@@ -123,7 +129,7 @@ class ParquetPictures(Pictures):
 
 
 def _files(tree: Tree) -> list[str]:
-    return sorted(name for name in tree.names if name.lower().endswith(".parquet"))
+    return sorted(name for name in tree.names if is_parquet(name))
 
 
 def _part(name: str) -> str:

@@ -56,6 +56,7 @@ class TinyImageNetReader(Reader):
             FilePictures(tree, names),
             parts=parts,
             files=[*names, *(place + name for name in LISTS if place + name in tree.names)],
+            told=[name for part in without.values() for name in part],
             remarks=(
                 *(
                     r
