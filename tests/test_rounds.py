@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from kedge.sharing import share_out
 KINDS = ["apple", "axe", "bicycle", "cactus", "ladder", "moon", "snake", "The Eiffel Tower"]
 SMALL, NEW = "zebra", ["pants", "star"]
 HEADS = ["prototype", "ecm", "ridge"]
+
+Ready = Any  # of conftest.py, which cannot be imported
 
 
 def drawings(counts: dict[str, int], first: int = 0) -> ImageTable:
@@ -227,6 +230,14 @@ def test_anchors_of_classes_that_only_validate_stand_beside_the_others(head: str
     _, said = named(model, sorted(trained))
     wrong = np.mean([name not in trained for name in said])
     assert wrong < 0.35  # 6 of 32 classes
+
+
+def test_classes_that_were_never_practised_on_are_told(
+    model: Model, ready: Ready, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "m.kedge")
+    said = ready.kedge("show", "m.kedge", cwd=tmp_path).out
+    assert "9 classes known (1 by anchors alone, never practised on): " in said
 
 
 # ── classes that come back ───────────────────────────────────────────────────────────────────

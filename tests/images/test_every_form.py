@@ -198,7 +198,7 @@ def test_pixels_are_those_that_were_written(written: Any, handled: Handled) -> N
 def test_packing(written: Any, handled: Handled) -> None:
     n, classes = sum(written.counts.values()), len(written.classes)
     channels, side = 1 if written.grey else 3, written.side
-    size = f"{handled.store.stat().st_size / 1e3:.0f} kB"
+    size = f"{handled.store.stat().st_size / 1e3:.1f} kB"
     said = f"{handled.store}: {n} images of {classes} classes, {channels}×{side}×{side}, {size}"
     assert handled.packed == f"{said}\n"
     assert handled.again == f"{said}, packed before\n"
@@ -353,7 +353,7 @@ def test_installed_command(kedge: Any, forms: dict[str, Any], tmp_path: Path) ->
     found = forms["class-folders"](tmp_path / "pets")
     ended = kedge("data", "pack", found.data, cwd=tmp_path)
     assert ended.rc == 0, ended.err
-    assert ended.out == "pets-48px.images: 18 images of 3 classes, 3×48×48, 194 kB\n"
+    assert ended.out == "pets-48px.images: 18 images of 3 classes, 3×48×48, 194.3 kB\n"
 
 
 def test_store_is_not_packed_again(forms: dict[str, Any], ready: Any, tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ def test_classes_with_few_images(two: Path, inspect: Callable[..., dict[str, Any
     found = inspect(two)
     assert found["remarks"] == [
         "1 class has fewer than 20 images, which 5 shots and 15 queries need; the fewest has "
-        "'fox' (19): lower --n-shot or --n-query, or leave it out"
+        "'fox' (19): 'kedge train' makes do with fewer, to 'kedge bench' give --n-shot or --n-query"
     ]
     assert (found["least"], found["median"], found["most"]) == (19, 25, 25)
 

@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 
 from kedge.cli.arguments import Data, as_json, say
 from kedge.errors import KedgeError
+from kedge.images.words import sized
 from kedge.progress import printable
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Pack:
         say(
             console,
             f"{out}: {len(table):,} images of {len(table.classes):,} classes, "
-            f"{table.n_channels}×{table.image_size}×{table.image_size}, {_size(size)}"
+            f"{table.n_channels}×{table.image_size}×{table.image_size}, {sized(size)}"
             + (", packed before" if there else ""),
         )
 
@@ -173,7 +174,7 @@ def _show(console: Console, found: Examination) -> None:
     rows.add_row("  split", escape(_split(found)))
     look, colour = found.look, "grey" if found.look.n_channels == 1 else "colour"
     packed = f"{look.image_size} px, {colour}{', inverted' if look.inverted else ''}"
-    rows.add_row("  packed", f"{packed}: {_size(found.n_bytes)}")
+    rows.add_row("  packed", f"{packed}: {sized(found.n_bytes)}")
     console.print(rows)
     seen = (
         "all images were looked at"
@@ -186,12 +187,6 @@ def _show(console: Console, found: Examination) -> None:
     say(console, f"  What is wrong with it, or worth knowing ({seen}):")
     for remark in found.remarks:
         say(console, f"  - {printable(remark, one_line=True)}.")
-
-
-def _size(n_bytes: int) -> str:
-    if n_bytes < 1e6:
-        return f"{n_bytes / 1e3:,.0f} kB"
-    return f"{n_bytes / 1e6:,.0f} MB"
 
 
 def _per_class(found: Examination) -> str:

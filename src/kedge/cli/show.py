@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from kedge.cli.arguments import ModelFile, as_json, say
-from kedge.images.words import counted
+from kedge.images.words import counted, sized
 from kedge.progress import printable
 
 if TYPE_CHECKING:
@@ -78,19 +78,20 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     name = backbone["backbone"]
     width = "" if name == "custom" else f" of width {backbone['width']}"
     lines = {
-        "file": f"{about['file']}, {_size(about['bytes'])}, written {_day(about['written'])}",
+        "file": f"{about['file']}, {sized(about['bytes'])}, written {_day(about['written'])}",
         "images": f"{side}×{side} px, {look}; of others {square}{inverted}",
         "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
         "head": f"{head['head']}, temperature {head['temperature']:g}",
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
-        f"({_size(anchors['bytes'])}){', and where each is by now' if about['places'] else ''}",
+        f"({sized(anchors['bytes'])}){', and where each is by now' if about['places'] else ''}",
     }
     for title, text in lines.items():
         say(console, f"{title:8} {text}")
     for entry in about["lineage"]:
         say(console, f"round {entry['round']:<2} {_round(entry)}")
         say(console, f"{'':8} {_settings(entry)}")
-    _classes(console, about["classes"], everything)
+    practised = {name for entry in about["lineage"] for name in entry["classes"]}
+    _classes(console, about["classes"], practised, everything)
 
 
 def _round(entry: dict[str, Any]) -> str:
@@ -126,7 +127,7 @@ def _count(value: Any) -> str:
     return "–".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _classes(console: Console, classes: list[str], everything: bool) -> None:
+def _classes(console: Console, classes: list[str], practised: set[str], everything: bool) -> None:
     shown = classes if everything else classes[:A_FEW]
     if everything:
         for name in shown:
@@ -134,14 +135,9 @@ def _classes(console: Console, classes: list[str], everything: bool) -> None:
         return
     listed = ", ".join(printable(name, one_line=True) for name in shown)
     more = f", … (--all lists the other {len(classes) - A_FEW})" if len(classes) > A_FEW else ""
-    say(console, f"{counted(len(classes), 'class', 'classes')} known: {listed}{more}")
-
-
-def _size(n: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} bytes"
+    rest = sum(name not in practised for name in classes)
+    aside = f" ({rest} by anchors alone, never practised on)" if rest else ""
+    say(console, f"{counted(len(classes), 'class', 'classes')} known{aside}: {listed}{more}")
 
 
 def _day(written: str) -> str:

@@ -206,14 +206,14 @@ def _keep(
 ) -> None:
     from kedge import api, progress
     from kedge.durable import save_tensors
+    from kedge.images.words import sized
     from kedge.methods import parse_method
-    from kedge.report.notation import size
 
     kept = api.remember(model, data, method=method, before=before, seed=seed)
     if kept:
         label, path = parse_method(method).label, _memory_of(out)
         save_tensors(path, kept, {"method": label, "model": model.fingerprint})
-        much = size(path.stat().st_size)
+        much = sized(path.stat().st_size)
         progress.note(f"{path}: what {label} keeps of the images for later updates, {much}")
 
 

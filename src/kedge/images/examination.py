@@ -188,7 +188,7 @@ def _of_counts(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
     return [
         f"{counted(len(few), 'class has', 'classes have')} fewer than {ENOUGH} images, which "
         f"5 shots and 15 queries need; the fewest has '{classes[fewest]}' ({counts[fewest]}): "
-        f"lower --n-shot or --n-query, or leave {'it' if len(few) == 1 else 'them'} out"
+        "'kedge train' makes do with fewer, to 'kedge bench' give --n-shot or --n-query"
     ]
 
 

@@ -11,6 +11,13 @@ def counted(n: int, one: str, several: str = "") -> str:
     return f"{n} {one if n == 1 else several or f'{one}s'}"
 
 
+def sized(n_bytes: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
 def shown(name: str) -> str:
     """A name within a sentence: it stays on its line, and its end can be seen."""
     name = name if len(name) <= 200 else f"{name[:90]}…{name[-90:]}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kedge.evaluation import Score
+from kedge.images.words import sized
 from kedge.records import PoolInfo
 
 NONE = "–"  # a question to which the record has no answer
@@ -55,12 +56,7 @@ def duration(seconds: float) -> str:
 
 
 def size(bytes: float) -> str:
-    if not math.isfinite(bytes) or bytes <= 0:
-        return NONE
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if bytes >= factor:
-            return f"{bytes / factor:.1f} {unit}"
-    return f"{bytes:.0f} B"
+    return sized(bytes) if math.isfinite(bytes) and bytes > 0 else NONE
 
 
 def listing(parts: Sequence[str]) -> str:
