@@ -15,6 +15,7 @@ from kedge.choices import (
     choose_schedule,
     choose_ways,
     fit_images,
+    say_shape,
 )
 from kedge.config import BackboneConfig, EpisodeShape, Schedule
 from kedge.errors import KedgeError
@@ -139,3 +140,16 @@ def test_an_episode_is_never_larger_than_usual() -> None:
         ways = choose_ways(FREE, need, n_classes)
         assert isinstance(ways, int)
         assert ways * need <= 100
+
+
+def test_every_number_of_an_episode_has_its_reason() -> None:
+    """As usual, or why not."""
+    said = {
+        shape: [reason.rpartition(", ")[2] for reason in say_shape(EpisodeWish(), shape, "why")]
+        for shape in (EpisodeShape(5, 5, 15), EpisodeShape(12, 1, 4), EpisodeShape(3, 5, 15))
+    }
+    assert list(said.values()) == [
+        ["as usual", "why", "as usual"],
+        ["since of each there are few images", "why", "as many as most classes have"],
+        ["all that there are", "why", "as usual"],
+    ]

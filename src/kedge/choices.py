@@ -152,14 +152,20 @@ def choose_ways(wish: AnyEpisode, need: int, n_classes: int, largest: int = MOST
 
 def say_shape(wish: AnyEpisode, shape: EpisodeShape, why: str) -> Reasons:
     """What an episode is, for those who have not met the word."""
-    reasons = []
+    usual, reasons = "as usual", []
     if wish.n_way is None:
-        reasons.append(f"--n-way {shape.n_way}: classes to tell apart in each task (episode)")
+        more, fewer = "more than usual, since of each there are few images", "all that there are"
+        ways = shape.ways[1] - USUAL.ways[1]
+        reason = more if ways > 0 else fewer if ways < 0 else usual
+        reasons.append(
+            f"--n-way {shape.n_way}: classes to tell apart in each task (episode), {reason}"
+        )
     if wish.n_shot is None:
         reasons.append(f"--n-shot {shape.n_shot}: labelled examples of each class in a task, {why}")
     if wish.n_query is None:
+        reason = usual if shape.n_query == USUAL.n_query else "as many as most classes have"
         reasons.append(
-            f"--n-query {shape.n_query}: further images of each class in a task, to be classified"
+            f"--n-query {shape.n_query}: further images of each class, to be classified, {reason}"
         )
     return reasons
 
