@@ -163,7 +163,11 @@ def say_shape(wish: AnyEpisode, shape: EpisodeShape, why: str) -> Reasons:
     if wish.n_shot is None:
         reasons.append(f"--n-shot {shape.n_shot}: labelled examples of each class in a task, {why}")
     if wish.n_query is None:
-        reason = usual if shape.n_query == USUAL.n_query else "as many as most classes have"
+        reason = (
+            usual
+            if shape.n_query == USUAL.n_query
+            else "as many as most classes have, also to validate"
+        )
         reasons.append(
             f"--n-query {shape.n_query}: further images of each class, to be classified, {reason}"
         )
