@@ -40,8 +40,7 @@ def places(before: Model, after: Model, table: ImageTable) -> Float[Tensor, "cla
     known, means = before.classes, after.head.anchors_are_means
     if means and not known:
         return None
-    anchors = dict(zip(after.classes, after.anchors, strict=True))
-    there = _places(after, table, table.classes, {}) if not means else anchors
+    remembered = {}
     if known:
         was = before.places_of(known)
         if was is None:  # its file is of an early version
@@ -49,8 +48,9 @@ def places(before: Model, after: Model, table: ImageTable) -> Float[Tensor, "cla
         rows = torch.arange(len(table))[:: -(-len(table) // SEEN)]
         then, now = (model.embed_rows(table, rows) for model in (before, after))
         remembered = dict(zip(known, follow(was, then, now), strict=True))
-        back = [name for name in table.classes if name in remembered]
-        there |= remembered | _places(after, table, back, remembered)
+    there = dict(zip(after.classes, after.anchors, strict=True)) if means else {}
+    unlike = [name for name in table.classes if not means or name in remembered]
+    there |= remembered | _places(after, table, unlike, remembered)
     return torch.stack([there[name] for name in after.classes])
 
 
