@@ -27,6 +27,13 @@ def test_a_table_is_shown() -> None:
     assert SHOWN
 
 
+def test_the_verdicts_are_those_of_the_results_page() -> None:
+    counted = re.findall(r"Of \d+ claims: [^.]+\.", README)
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert len(counted) == 1
+    assert counted[0] in page.split("on Tiny-ImageNet\n")[1].split("\n## ")[0]
+
+
 @pytest.mark.parametrize("folder", sorted(p for p in (ROOT / "records").iterdir() if p.is_dir()))
 def test_tables_beside_a_record_are_rendered_from_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
