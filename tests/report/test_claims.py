@@ -335,7 +335,13 @@ def test_round_0_tells_nothing_where_other_classes_are_old_by_now() -> None:
 def test_a_paragon_that_is_not_ahead_of_fine_tuning_is_none() -> None:
     finding = claim("IDA approaches").judge(found(pn=with_rows(PAR=(77.0, 86.0, 65.1))))
     assert finding.outcome == OPEN
-    assert finding.sentences[0].startswith("In no table that repeats the paper’s table 1 is PAR")
+    assert finding.sentences[0].startswith("In no table that repeats the paper’s table 1 or 6")
+
+
+def test_two_rounds_count_where_the_paragon_is_approached() -> None:
+    behind = longer(2, PAR=(80.0, 86.0, 90.0))
+    finding = claim("IDA approaches").judge(found(**{"pn": a_record(), "two-rounds": behind}))
+    assert finding.outcome == FAILED
 
 
 def test_what_counts_as_no_worse_is_said() -> None:
