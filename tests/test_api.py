@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from kedge import api, progress, step
 from kedge.choices import EpisodeWish, ScheduleWish
@@ -23,6 +24,7 @@ from kedge.errors import KedgeError
 from kedge.images.sources import open_images
 from kedge.images.table import ImageTable
 from kedge.model import Model
+from kedge.sharing import to_validate_on
 
 Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]  # of conftest.py
 EPISODE = EpisodeShape(n_way=3, n_shot=2, n_query=3)
@@ -196,7 +198,7 @@ def test_what_is_not_asked_for_is_chosen_and_told_before_training(
     """Also a wish that leaves something open; what it says is not told again."""
     wish = {"episode": EpisodeWish(n_way=2), "schedule": ScheduleWish(epochs=1, episodes=1)}
     model = api.train(first, **wish)
-    assert notes[0].startswith(f"{first}: 6 classes of 12 images, 16 px, grey.")
+    assert notes[0].startswith(f"{first}: 6 classes of 12 images, taken at 16 px in grey.")
     options = {"image-size": 16, "backbone": "conv4", "width": 64, "n-shot": 2, "n-query": 2}
     for name, value in options.items():
         assert [note for note in notes if note.startswith(f"  --{name} {value}: ")], name
@@ -348,7 +350,7 @@ def test_checkpoint_sees_other_images_to_validate_on(
     table = open_images(second)
     api.train(first, val=table, width=4, checkpoint=checkpoint, **SHORT)
     inverted = ImageTable.build(255 - table.images, table.labels, table.classes)
-    with pytest.raises(KedgeError, match="other options or other images"):
+    with pytest.raises(KedgeError, match="other options, images or starting weights"):
         api.train(first, val=inverted, width=4, checkpoint=checkpoint, **SHORT)
 
 
@@ -578,3 +580,124 @@ def test_without_a_part_to_test_the_one_to_validate_is_tested(
     how = {"episode": EPISODE, "n_episodes": 20}
     assert api.evaluate(life[0], split, **how) == api.evaluate(life[0], val, **how)
     assert notes == ["split: of its parts, val is used"]
+
+
+def test_kept_images_of_another_size_are_told(life: list[Model], first: Path, second: Path) -> None:
+    other = api.train(first, width=4, image_size=20, **SHORT)
+    kept = api.remember(other, first, method="EIML exemplars=4")
+    with pytest.raises(KedgeError, match="EIML: the images that were kept are of another size"):
+        api.update(life[0], second, method="EIML exemplars=4", memory=kept, **SHORT)
+
+
+def test_too_few_images_to_remember_are_told(life: list[Model], first: Path) -> None:
+    table = life[0].open(first)
+    few = {name: table.images[table.rows_of(name)[:1]] for name in life[0].classes}
+    with pytest.raises(KedgeError, match="no class has the 5 images of an episode"):
+        api.remember(life[0], few, method="EIML")
+
+
+def test_what_is_no_number_is_told(first: Path, plainly: Plainly) -> None:
+    expected = {
+        "seed='a'": "--seed is 'a': it must be a whole number.",
+        "seed=1.5": "--seed is 1.5: it must be a whole number.",
+        "image_size='32'": "--image-size is '32': it must be a whole number.",
+        "width=8.0": "--width is 8.0: it must be a whole number.",
+        "head=None": "--head is None: it must be a word.",
+        "temperature='x'": "--temperature is 'x': it must be a number.",
+        "head='ecm pace=abc'": "Head 'ecm pace=abc': pace must be a number.",
+        "schedule=kedge.ScheduleWish(lr='x')": "--lr is 'x': it must be a number.",
+        "episode=kedge.EpisodeWish(n_way=2.5)": (
+            "--n-way is 2.5: it must be a whole number or two, a range."
+        ),
+    }
+    found = plainly({given: f"kedge.train({str(first)!r}, {given})" for given in expected})
+    assert {k: v["said"] for k, v in found.items()} == {
+        given: f"KedgeError: {said}" for given, said in expected.items()
+    }
+
+
+NUMPY = """[
+    (np := __import__("numpy")),
+    (wish := kedge.EpisodeWish(n_way=np.int64(3), n_shot=(np.int8(1), np.int32(2)), n_query=2)),
+    (plan := kedge.ScheduleWish(np.int64(1), np.int16(2), 4, lr=np.float32(1e-3))),
+    (model := kedge.train(
+        {first!r}, width=np.int64(4), temperature=np.float32(2), episode=wish, schedule=plan,
+        seed=np.arange(4)[3],
+    )),
+    model.save({out!r}),
+    kedge.evaluate(model, {first!r}, episode=wish, n_episodes=np.int64(4), seed=np.int64(1)).n,
+    kedge.Model.load({out!r}).lineage[0].config["seed"],
+][-2:]"""
+
+
+def test_numbers_of_numpy_are_numbers(first: Path, tmp_path: Path, plainly: Plainly) -> None:
+    call = NUMPY.format(first=str(first), out=str(tmp_path / "model.kedge"))
+    assert plainly({"numpy": call})["numpy"]["said"] == "gave [4, 3]"
+
+
+def test_a_backbone_that_is_handed_in_stays_as_it_is(first: Path, tmp_path: Path) -> None:
+    def a_network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(256, 8))
+
+    own, other = a_network(), a_network()
+    before = {name: value.clone() for name, value in own.state_dict().items()}
+    model = api.train(first, backbone=own, **SHORT)
+    model.save(tmp_path / "model.kedge")
+    loaded = Model.load(tmp_path / "model.kedge", other)
+    api.train(first, backbone=own, seed=1, **SHORT).save(tmp_path / "next.kedge")
+    Model.load(tmp_path / "next.kedge", other)
+    assert loaded.fingerprint == model.fingerprint
+    for network in (own, other):
+        assert network.training
+        assert all(parameter.requires_grad for parameter in network.parameters())
+        assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+    with pytest.raises(KedgeError, match=r"width is 8: .* leave it out"):
+        api.train(first, backbone=own, width=8, **SHORT)
+    with pytest.raises(KedgeError, match="The backbone cannot take images of 1 channels and 16 px"):
+        api.train(first, backbone=nn.Linear(3, 3), **SHORT)
+
+
+def test_only_pixels_are_embedded(
+    by_command: dict[str, Path], first: Path, plainly: Plainly
+) -> None:
+    start = f"[(m := kedge.Model.load({str(by_command['base'])!r})), (p := m.open({str(first)!r})"
+    found = plainly(
+        {wrong: f"{start}.images), m.embed({wrong})]" for wrong in ("p / 255", "p.numpy()")}
+        | {"small": f"{start}.images), m.embed(p[:, :, :8])]"}
+    )
+    assert len(found) == 3
+    assert all(v["said"].startswith("KedgeError: Images to embed") for v in found.values()), found
+
+
+def test_remarks_go_to_the_logger(
+    first: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(first, tmp_path / "first")
+    next((tmp_path / "first").rglob("*.png")).write_bytes(b"no image")
+    with caplog.at_level("INFO", "kedge"):
+        api.train(tmp_path / "first", width=4, **SHORT)
+    assert "could not be read" in caplog.text
+
+
+def test_a_name_that_differs_in_case_alone_is_told(
+    life: list[Model], tmp_path: Path, draw_classes: Callable[..., Path], notes: list[str]
+) -> None:
+    names = ["First 0", *(f"new {i}" for i in range(3))]
+    api.update(life[0], draw_classes(tmp_path / "some", names), **SHORT)
+    (said,) = [line for line in notes if "a class of its own" in line]
+    assert "'First 0' becomes a class of its own beside 'first 0'" in said
+
+
+def test_only_what_is_to_validate_validates(
+    first: Path, table: ImageTable, notes: list[str]
+) -> None:
+    """What comes split has a part to test, which must not have chosen the weights."""
+    part = torch.arange(len(table), dtype=torch.uint8) % 3
+    for parts, validate in ((("train", "val", "test"), [1]), (("train", "more", "test"), [0, 1])):
+        split = replace(table, parts=parts, part=part)
+        chosen = to_validate_on(split, table)
+        assert chosen is not None
+        assert len(chosen) == sum(int((part == i).sum()) for i in validate)
+        named = " and ".join(parts[i] for i in validate)
+        assert notes.pop().endswith(f"of its parts, {named} validates")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -718,6 +719,39 @@ def test_reader_that_goes_away_is_no_error(
     assert ended.stderr.strip() == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", [["paper"], ["recipes"], ["show"], ["predict"], ["csv"]])
+def test_output_that_cannot_be_written_is_told(
+    kedge: Kedge,
+    command: list[str],
+    unbuffered: str,
+    by_command: dict[str, Path],
+    first: Path,
+    tmp_path: Path,
+) -> None:
+    """A script must not believe that it has it all."""
+    base = str(by_command["base"])
+    if command == ["show"]:
+        command = ["show", base]
+    elif command in (["predict"], ["csv"]):
+        form = ["--format", "csv"] if command == ["csv"] else []
+        command = ["predict", base, str(first), *form]
+    with open(tmp_path / "out", "w") as out:
+        ended = subprocess.run(
+            [kedge.path, *command],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 1, ended.stderr
+    said = ended.stderr.strip().splitlines()[-1]
+    assert said.startswith("kedge: standard output could not be written (File too large)")
+    assert "Traceback" not in ended.stderr
+
+
 # ── one process at a time ────────────────────────────────────────────────────────────────────
 
 
@@ -817,8 +851,10 @@ def test_a_memory_that_is_not_for_this_is_not_used(
     assert said.startswith(f"{other} needs ")
     assert "when this model was made" in said
     shutil.copy(folder / "next.kedge", tmp_path / "base.kedge")
-    said = refused(ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path))
-    assert said.startswith(f"{name} needs ")
+    ended = ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path)
+    assert "base.kedge.memory: was kept with another model than base.kedge" in ended.err
+    assert f"kedge: {name} needs " in ended.err
+    assert ended.rc == 1
     (tmp_path / "base.kedge.memory").write_bytes(b"damaged")
     said = refused(ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path))
     assert "base.kedge.memory" in said

@@ -200,12 +200,12 @@ def test_shapes_follow_the_first_round_unless_others_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"update_ways": 0}, "--n-way is 0"),
-        ({"update_ways": 1}, "--n-way is 1"),
-        ({"update_shots": 0}, "--n-shot is 0"),
+        ({"update_ways": 0}, "--update-ways is 0"),
+        ({"update_ways": 1}, "--update-ways is 1"),
+        ({"update_shots": 0}, "--update-shots is 0"),
         ({"update_shots": (3, 1)}, "lesser"),
-        ({"test_ways": (5, 1)}, "--n-way is 1"),
-        ({"test_shots": (0,)}, "--n-shot is 0"),
+        ({"test_ways": (5, 1)}, "--test-ways is 1"),
+        ({"test_shots": (0,)}, "--test-shots is 0"),
         ({"test_ways": (5, 10, 5)}, "twice"),
         ({"test_shots": (1, 1)}, "twice"),
     ],

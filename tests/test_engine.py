@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -25,6 +27,7 @@ import os, sys
 import lightning_fabric
 from torch.distributed import TCPStore
 meet = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+sys.meet = meet  # in a child its end would wait for a thread that has stayed behind
 children = []
 for me in range(2):
     if (child := os.fork()) == 0:
@@ -288,6 +291,34 @@ def test_a_folder_in_use_ends_both(two: Callable[[str], Any], tmp_path: Path) ->
     lock = "from filelock import FileLock; lock = FileLock('.lock'); me or lock.acquire(); "
     ended = two(lock + COMMAND.format(words=words))
     assert ended.sentence.startswith(f"{tmp_path}: another kedge process is working here")
+
+
+PACKING = """
+from pathlib import Path
+from kedge import engine
+from kedge.images import store
+from kedge.images.pictures import Look
+from kedge.images.readers import catalogue
+engine.start()
+store.NOTE_EVERY = (-1.0, 1e9)[me]  # one notes all the time, the other only at the end
+shared = store.pack(catalogue("photographs"), Look(8, 3), Path("shared.images"), patience=-1.0)
+own = store.pack(catalogue("photographs"), Look(8, 3), Path(f"own{me}") / "images")
+assert shared.pixel_fingerprint() == own.pixel_fingerprint() == shared.fingerprint
+engine.wait()
+"""
+
+
+def test_processes_that_work_as_one_pack_by_themselves(
+    two: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """Each at its own pace; where it is one file, one of them makes it."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    for i, image in enumerate(pixels):
+        (folder := tmp_path / "photographs" / f"class {i % 4}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i}.png")
+    ended = two(PACKING)
+    assert ended.rc == 0, ended.err
+    assert not [path.name for path in tmp_path.iterdir() if "packing" in path.name]
 
 
 BENCH = [

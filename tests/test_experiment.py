@@ -211,11 +211,11 @@ def test_seed_named_twice_counts_once(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"protocol": "drawings-random"}, "protocol"),
-        ({"schedule": Schedule(2, 11, 20)}, "schedule"),
-        ({"episode": EpisodeShape(5, 2, 5)}, "episode"),
-        ({"backbone": BackboneConfig(width=5)}, "backbone"),
-        ({"eval_episodes": 50}, "eval"),
+        ({"protocol": "drawings-random"}, "protocol drawings, not drawings-random"),
+        ({"schedule": Schedule(2, 11, 20)}, "--episodes 10, not 11"),
+        ({"episode": EpisodeShape(5, 2, 5)}, "--n-shot 1, not 2"),
+        ({"backbone": BackboneConfig(width=5)}, "--width 4, not 5"),
+        ({"eval_episodes": 50}, "--eval-episodes 40, not 50"),
     ],
 )
 def test_other_settings_in_the_same_folder_are_refused(
@@ -236,8 +236,15 @@ def test_second_process_is_refused(tmp_path: Path, ready: Ready, signal_when: Si
         run_experiment(slow, folder)
     os.kill(process, signal.SIGKILL)
     assert ready.wait().rc == -signal.SIGKILL
-    with pytest.raises(KedgeError, match="schedule"):
+    with pytest.raises(KedgeError, match="--epochs 100, not 2"):
         run_experiment(TINY, folder)
+
+
+def test_runs_of_which_nobody_knows_the_options_are_refused(copy: Path) -> None:
+    """Otherwise they would be given those of the command."""
+    (copy / "experiment.json").unlink()
+    with pytest.raises(KedgeError, match=r"experiment\.json: is missing, .* use another --out"):
+        run_experiment(replace(TINY, schedule=Schedule(3, 10, 20)), copy)
 
 
 @pytest.mark.parametrize(

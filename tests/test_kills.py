@@ -340,7 +340,9 @@ def test_images_that_are_gone_or_others_do_not_touch_what_was_learned(
     assert content(out) == there
     shutil.copytree(second, images)
     said = sentence(cases.given(words, out, cwd=tmp_path))
-    assert f"{STATE}: a stopped run with other options or other images lies here" in said
+    assert (
+        f"{STATE}: a stopped run with other options, images or starting weights lies here" in said
+    )
     assert content(out) == there
     shutil.rmtree(images)
     (tmp_path / "away").rename(images)

@@ -19,9 +19,10 @@ from kedge import api
 from kedge.config import EpisodeShape, Schedule
 from kedge.durable import load_tensors, save_tensors
 from kedge.errors import KedgeError
+from kedge.images.examination import examine_table
 from kedge.images.pictures import Look, decode
 from kedge.images.readers import catalogue
-from kedge.images.sources import open_images, read_files
+from kedge.images.sources import open_images
 from kedge.images.store import pack
 from kedge.images.table import ImageTable
 from kedge.model import Model
@@ -541,12 +542,25 @@ def test_images_are_seen_as_in_training(
     for each in (trained, Model.load(tmp_path / "model.kedge"), better):
         assert each.look == look
         assert torch.equal(each.open(folder).images, images)
-        read, unreadable = read_files(sorted(folder.rglob("*.png")), each.look)
-        assert torch.equal(read, images)
-        assert unreadable == []
         table = open_images(folder, look=look)
         ours, theirs = each.classifier(folder), each.classifier(table)
         assert torch.equal(ours.representatives, theirs.representatives)
+
+
+def test_packed_images_must_have_been_treated_alike(
+    on_white: tuple[Model, Path], straightened: tuple[Model, Path], tmp_path: Path
+) -> None:
+    """Pixels in a file stay as they are."""
+    trained, folder = on_white
+    pack(catalogue(folder), Look(28, 1), tmp_path / "plain")
+    with pytest.raises(KedgeError, match="packed as they are, but the model was trained on images"):
+        trained.open(tmp_path / "plain")
+    pack(catalogue(folder), trained.look, tmp_path / "inverted")
+    assert torch.equal(trained.open(tmp_path / "inverted").images, trained.open(folder).images)
+    inside = open_images(tmp_path / "inverted")
+    assert examine_table(inside, {}, 0).look == trained.look
+    pack(catalogue(folder), Look(16, 1), tmp_path / "cropped")
+    straightened[0].open(tmp_path / "cropped")
 
 
 def test_what_is_in_memory_is_not_inverted_again(on_white: tuple[Model, Path]) -> None:

@@ -853,7 +853,7 @@ def stopped(base: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_checkpoint_of_another_run_is_refused(other: str, base: Model, stopped: Path) -> None:
     same_run = {"start": base, "given": SECOND, "method": parse_method("IDA"), "config": CONFIG}
     content = stopped.read_bytes()
-    with pytest.raises(KedgeError, match="other options or other images"):
+    with pytest.raises(KedgeError, match="other options, images or starting weights"):
         train_round(*(same_run | OTHERS[other]).values(), stopped, stop_after(99))
     assert stopped.read_bytes() == content, "it can still be continued by its own run"
 

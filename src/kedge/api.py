@@ -33,6 +33,7 @@ from kedge.config import (
     HeadConfig,
     Schedule,
     TrainConfig,
+    checked,
     from_dict,
     require,
 )
@@ -94,7 +95,9 @@ def train(
     given is chosen to suit them: see `kedge.choices`.
     """
     engine.start()
-    _check(episode, schedule, seed)
+    seed = _check(episode, schedule, seed)
+    if image_size is not None:
+        image_size = checked("--image-size", int, image_size)
     get_ready()
     table, apart = to_train_on(_called(images, open_images(images, image_size)))
     height, width_px = table.images.shape[2:]
@@ -102,6 +105,11 @@ def train(
     why = _why_size(images, table) if image_size is None else []
     module = backbone if isinstance(backbone, nn.Module) else None
     described = BackboneConfig(CUSTOM)
+    require(
+        module is None or width is None,
+        f"width is {width}: it is that of a backbone which kedge makes, and a module of your own "
+        "has its own; leave it out.",
+    )
     if not isinstance(backbone, nn.Module):
         wish, n_images = BackboneWish(backbone, width), len(table)
         described, reasons = choose_backbone(wish, n_images, table.image_size, _on_gpu())
@@ -139,7 +147,7 @@ def update(
     """
     engine.start()
     _check_kinds(model=model)
-    _check(episode, schedule, seed)
+    seed = _check(episode, schedule, seed)
     chosen = parse_method(method)
     require(
         chosen.trains_on == "new",
@@ -156,6 +164,8 @@ def update(
     back = _coming_back(model, table)
     shared = _shared(table, val, apart, episode, seed)
     shared = rehearsable(shared, chosen, memory or {}, episode)
+    if memory and chosen.alignment is not None:
+        chosen.alignment.check_memory(memory, model)
     why = []
     if back:
         why.append(
@@ -181,6 +191,7 @@ def remember(
     """
     engine.start()
     _check_kinds(model=model)
+    seed = checked("--seed", int, seed)
     chosen = parse_method(method)
     if chosen.alignment is None or not chosen.remembers:
         return {}  # and no image is read
@@ -193,8 +204,14 @@ def remember(
     )
     # A class that was too small to practise on cannot be practised again.
     shape = from_dict(EpisodeShape, model.lineage[-1].config["episode"])
-    enough = (table.counts >= shape.shots[1] + shape.n_query).tolist()
+    need = shape.shots[1] + shape.n_query
+    enough = (table.counts >= need).tolist()
     names = [name for name, fits in zip(table.classes, enough, strict=True) if fits]
+    require(
+        bool(names),
+        f"{table.source}: no class has the {need} images of an episode of the model's last round; "
+        "give all images of that round.",
+    )
     on_device, pool = model.to(default_device()), whole("delivered", table, names)
     kept = chosen.alignment.remember(on_device, pool, before or {}, seed)
     return engine.agreed({name: tensor.cpu() for name, tensor in kept.items()})
@@ -215,6 +232,7 @@ def evaluate(
     any example; images of other classes are left aside.
     """
     _check_kinds(model=model, episode=episode)
+    seed, n_episodes = checked("--seed", int, seed), checked("--n-episodes", int, n_episodes)
     require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
     table = to_test_on(model.open(images))
@@ -240,15 +258,16 @@ def _naming(model: Model, table: ImageTable) -> Score:
     points = model.classifier().representatives
     features = torch.cat(model.class_features(pool)).split(NAMED_AT_ONCE)
     said = torch.cat([model.head.logits(some, points).argmax(1).cpu() for some in features])
-    return Score.of(100.0 * (said == truth).double())
+    return Score.of_right(said == truth)
 
 
-def _check(episode: AnyEpisode, schedule: AnySchedule, seed: int) -> None:
-    """What can never work is said before any image is read."""
+def _check(episode: AnyEpisode, schedule: AnySchedule, seed: int) -> int:
+    """What can never work is said before any image is read. Returns the seed as a plain number."""
     _check_kinds(episode=episode, schedule=schedule)
     given = {name: value for name, value in asdict(episode).items() if value is not None}
     config = TrainConfig(EpisodeShape(**given), choose_schedule(schedule, 2, gpu=False)[0], seed)
     check_batch(config.schedule)
+    return config.seed
 
 
 def _check_kinds(**given: object) -> None:
@@ -310,7 +329,7 @@ def _say(table: ImageTable, reasons: Sequence[str]) -> None:
         return
     least, most = int(table.counts.min()), int(table.counts.max())
     counts = f"{least}" if least == most else f"{least} to {most}"
-    look = f"{table.image_size} px, {'colour' if table.n_channels == 3 else 'grey'}"
+    look = f"taken at {table.image_size} px in {'colour' if table.n_channels == 3 else 'grey'}"
     progress.note(
         f"{table.source}: {len(table.classes)} classes of {counts} images, {look}. Chosen for "
         "these, unless an option says otherwise:"
@@ -327,6 +346,12 @@ def _coming_back(model: Model, table: ImageTable) -> list[str]:
     """The classes that the model knows already."""
     known = set(model.classes)
     back = [name for name in table.classes if name in known]
+    alike = {name.casefold(): name for name in model.classes}
+    for name in (n for n in table.classes if n not in known and n.casefold() in alike):
+        progress.note(
+            f"{table.source}: '{name}' becomes a class of its own beside '{alike[name.casefold()]}'"
+            ", which the model knows; if they are the same, give them the same name"
+        )
     require(
         len(back) < len(table.classes) or not all(map(MADE_UP.fullmatch, back)),
         f"{table.source}: the classes have no names, only numbers, and all of these numbers are "

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from kedge.config import BackboneConfig, Count, EpisodeShape, Schedule
+from kedge.config import BackboneConfig, Count, EpisodeShape, Schedule, plain
 
 USUAL = EpisodeShape()  # 5-way 5-shot with 15 queries
 AT_A_TIME = USUAL.ways[1] * (USUAL.shots[1] + USUAL.n_query)  # images in the usual episode
@@ -33,6 +33,9 @@ class EpisodeWish:
     n_shot: Count | None = None
     n_query: int | None = None
 
+    def __post_init__(self) -> None:
+        plain(self)
+
 
 @dataclass(frozen=True)
 class ScheduleWish:
@@ -45,6 +48,9 @@ class ScheduleWish:
     patience: int = 3
     tasks: Literal["uniform", "hard"] = "uniform"
     batch: int = 1
+
+    def __post_init__(self) -> None:
+        plain(self)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kedge import progress
-from kedge.config import require
+from kedge.config import checked, require
 from kedge.errors import KedgeError
 from kedge.images.files.archives import hidden
 from kedge.images.rows import FileRows
@@ -45,6 +45,7 @@ class Classifier:
     def top(self, images: Any, n: int = 3) -> list[list[tuple[str, float]]]:
         """The n likeliest classes of each image (all, if there are fewer), each with its
         probability, the likeliest first."""
+        n = checked("n", int, n)
         require(n >= 1, f"n is {n}: at least the likeliest class is named.")
         found = []
         for some in self._some(images):
@@ -76,9 +77,20 @@ class Classifier:
     def _pictures(self, images: Sequence[Any]) -> Tensor | FileRows:
         """Brought to what the model takes, each in its place."""
         require(len(images) > 0, "No image was given to be named.")
+        for path in (Path(image) for image in images if isinstance(image, str | Path)):
+            require(
+                not path.is_dir(),
+                f"{path}: this is a folder; give the paths of its images, or open_images({path!s}) "
+                "to have them all.",
+            )
+            require(path.exists(), f"{path}: there is no image here.")
         table = self.model.open({"?": images})
         lost = len(images) - len(table)
-        require(lost == 0, f"{lost} of {len(images)} images to be named cannot be read.")
+        require(
+            lost == 0,
+            f"{lost} of {len(images)} images to be named cannot be read; give them one by one to "
+            "see which, or the command 'kedge predict', which names the others.",
+        )
         return table.images
 
 

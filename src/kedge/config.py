@@ -41,6 +41,7 @@ class EpisodeShape:
     """Images per class that have to be classified in each episode."""
 
     def __post_init__(self) -> None:
+        plain(self)
         require(
             self.ways[0] >= 2, f"--n-way is {self.ways[0]}: an episode needs at least 2 classes."
         )
@@ -59,14 +60,14 @@ class EpisodeShape:
 
     def __str__(self) -> str:
         """'5-way 1-shot', '5–10-way 1–5-shot'."""
-        return f"{counted(self.n_way)}-way {counted(self.n_shot)}-shot"
+        return f"{written(self.n_way)}-way {written(self.n_shot)}-shot"
 
 
 def _range(count: Count) -> tuple[int, int]:
     return (count, count) if isinstance(count, int) else count
 
 
-def counted(count: Count) -> str:
+def written(count: Count) -> str:
     least, most = _range(count)
     return str(least) if least == most else f"{least}–{most}"
 
@@ -91,6 +92,7 @@ class Schedule:
     """Episodes in each step of the optimizer; of several processes, over all of them together."""
 
     def __post_init__(self) -> None:
+        plain(self)
         for name in ("epochs", "episodes", "val_episodes", "batch"):
             require(getattr(self, name) >= 1, f"--{name.replace('_', '-')} must be at least 1.")
         require(self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
@@ -103,9 +105,6 @@ class Schedule:
         )
 
 
-SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU
-
-
 @dataclass(frozen=True)
 class BackboneConfig:
     """The network that turns an image into a feature vector."""
@@ -116,6 +115,7 @@ class BackboneConfig:
     """Channels of the first block, with which all the others grow."""
 
     def __post_init__(self) -> None:
+        plain(self)
         require(
             1 <= self.width <= 4096,
             f"--width is {self.width}: it must be from 1 to 4096, and fit into memory.",
@@ -132,6 +132,7 @@ class HeadConfig:
     """Divides every score before the softmax in training; does not change who wins."""
 
     def __post_init__(self) -> None:
+        plain(self)
         require(self.temperature > 0, f"--temperature is {self.temperature}: it must be above 0.")
 
 
@@ -145,7 +146,34 @@ class TrainConfig:
     """Every random choice follows from this number."""
 
     def __post_init__(self) -> None:
+        plain(self)
         require(self.seed >= 0, f"The seed is {self.seed}: it must not be negative.")
+
+
+def plain(config: Any) -> None:
+    """Numbers of NumPy become Python's own, which every file can hold; what is none is refused."""
+    kind: type = type(config)
+    for name, hint in _hints(kind).items():
+        if not dataclasses.is_dataclass(hint):
+            value = checked(f"--{name.replace('_', '-')}", hint, getattr(config, name))
+            object.__setattr__(config, name, value)
+
+
+def checked(option: str, hint: Any, value: Any) -> Any:
+    """A value of the kind that the hint says, as Python's own."""
+    try:
+        return _convert(hint, _own(value))
+    except KedgeError:
+        kinds = typing.get_args(hint) or (hint,)
+        kind = "a number" if float in kinds else "a whole number" if int in kinds else "a word"
+        also = " or two, a range" if any(typing.get_origin(k) is tuple for k in kinds) else ""
+        raise KedgeError(f"{option} is {reprlib.repr(value)}: it must be {kind}{also}.") from None
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_own(each) for each in value]
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -242,3 +270,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a name stands there twice")
     return found
+
+
+SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU

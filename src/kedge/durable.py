@@ -1,8 +1,9 @@
 """Writing so that a crash, a full disk or a second process never costs what was there before.
 
-All of kedge's own files are safetensors with one JSON text in the metadata: reading them runs no
+Models, memories and states are safetensors with one JSON text in the metadata: reading them runs no
 code, and the same content gives the same bytes. The text begins with a checksum of the whole file
-and with its version (docs/model-file.md).
+and with its version (docs/model-file.md). Packed images, which may be larger than the memory, have
+a fingerprint of their pixels instead, which `kedge data inspect` compares.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     engine.wait()  # another may still be looking whether the file is there
     if engine.rank() == 0:
-        _write_atomically(path, write)
+        write_alone(path, write)
     engine.wait()
 
 
-def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_alone(path: Path, write: Callable[[Path], object]) -> None:
+    """The same by one of several processes, whatever the others do."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         make_folder(path.parent)
@@ -95,16 +97,16 @@ def make_folder(folder: Path) -> None:
         raise OSError(f"{folder} is no folder")
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _flush_folder(folder.parent)
+    flush_folder(folder.parent)
 
 
 def take_place(part: Path, path: Path) -> None:
     """Give a file that is complete and flushed its name."""
     os.replace(part, path)
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """The new name is only safe once the folder that lists it is on the disk too."""
     if os.name != "posix":
         return
@@ -119,9 +121,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any
     """Tensors, and what there is to say about them, with a checksum of it all."""
     plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
     said = {"sha256": "0" * DIGITS, "version": VERSION, **about}
-    text = json.dumps(said, ensure_ascii=False, allow_nan=False)
-    # Where images came from may be a name that is no text.
-    metadata = {"kedge": text.encode(errors="replace").decode()}
+    metadata = {"kedge": as_text(said)}
 
     def write(part: Path) -> None:
         # Its own way to a file goes by another one, of a random name, which a kill would leave.
@@ -133,6 +133,12 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any
             file.write(_checksum(BytesIO(content), header).encode())
 
     write_atomically(path, write)
+
+
+def as_text(about: dict[str, Any]) -> str:
+    """JSON that can be read again: where images came from may be a name that is no text."""
+    text = json.dumps(about, ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="replace").decode()
 
 
 def load_tensors(
@@ -154,7 +160,7 @@ def load_tensors(
                 raise ValueError(f"it says that it holds {len(names)} tensors")
             tensors = {key: opened.get_tensor(key) for key in sorted(names)}
     except (FileNotFoundError, NotADirectoryError):
-        raise KedgeError(f"{path}: there is no {what} here.") from None
+        raise KedgeError(f"{path}: there is no {what} here{advice}.") from None
     except IsADirectoryError:
         raise KedgeError(f"{path}: this is a folder and not a {what}.") from None
     except PermissionError:
@@ -232,18 +238,24 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def only_one_process(
-    folder: Path, name: str = ".lock", patience: float = 0.0, file: Path | None = None
+def only_one_process(folder: Path, name: str = ".lock", file: Path | None = None) -> Iterator[None]:
+    """Hold a lock while the body runs; processes that work as one do so together, by the first."""
+    if engine.rank() == 0:
+        with locked(folder, name, file=file):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def locked(
+    folder: Path, name: str, patience: float = 0.0, file: Path | None = None
 ) -> Iterator[None]:
     """Hold a lock while the body runs; a second process is told after so many seconds, not let in.
 
     It is told of the folder, or of the file in it that is being made. The system drops the lock
-    when its holder dies, however it dies, so nothing goes stale. Processes that work as one hold it
-    together, by the first of them.
+    when its holder dies, however it dies, so nothing goes stale.
     """
-    if engine.rank() != 0:
-        yield
-        return
     lock_file = folder / name
     try:
         make_folder(folder)

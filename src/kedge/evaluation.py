@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from kedge.config import EpisodeShape
@@ -39,6 +39,15 @@ class Score:
         n = len(values)
         spread = float(values.std()) if n > 1 else math.inf
         return cls(float(values.mean()), 1.96 * spread / math.sqrt(n), n)
+
+    @classmethod
+    def of_right(cls, right: Bool[Tensor, " n"]) -> Score:
+        """Per cent that are right; how far Wilson's interval goes, which none of nine has, too."""
+        n, share = len(right), float(right.double().mean())
+        square = 1.96**2 / n
+        middle = (share + square / 2) / (1 + square)
+        half = 1.96 * math.sqrt(share * (1 - share) / n + square / (4 * n)) / (1 + square)
+        return cls(100 * share, 100 * (abs(middle - share) + half), n)
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} ± {self.ci:.2f}"

@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -96,11 +97,9 @@ class Experiment:
     @property
     def update_episode(self) -> EpisodeShape:
         """Of the training in every round after the first."""
-        return replace(
-            self.episode,
-            n_way=self.episode.n_way if self.update_ways is None else self.update_ways,
-            n_shot=self.episode.n_shot if self.update_shots is None else self.update_shots,
-        )
+        ways = self.episode.n_way if self.update_ways is None else self.update_ways
+        shots = self.episode.n_shot if self.update_shots is None else self.update_shots
+        return self._shape("update", ways, shots)
 
     @property
     def test_shapes(self) -> tuple[EpisodeShape, ...]:
@@ -108,7 +107,15 @@ class Experiment:
             self.test_ways or (self.episode.n_way,),
             self.test_shots or (self.episode.n_shot,),
         )
-        return tuple(replace(self.episode, n_way=k, n_shot=s) for s in shots for k in ways)
+        return tuple(self._shape("test", k, s) for s in shots for k in ways)
+
+    def _shape(self, kind: str, ways: Count, shots: Count) -> EpisodeShape:
+        """Since the episode itself is sound, what is wrong was said of this kind of it."""
+        try:
+            return replace(self.episode, n_way=ways, n_shot=shots)
+        except KedgeError as error:
+            said = str(error).replace("--n-way", f"--{kind}-ways")
+            raise KedgeError(said.replace("--n-shot", f"--{kind}-shots")) from None
 
     def trials(self, pools: Sequence[Pool]) -> list[Trial]:
         """Every pool in every shape; the first shape is the main one and is not named."""
@@ -214,17 +221,33 @@ def _claim(experiment: Experiment, folder: Path, images: str) -> Experiment:
             methods=tuple(dict.fromkeys([*there.methods, *experiment.methods])),
             seeds=tuple(dict.fromkeys([*there.seeds, *experiment.seeds])),
         )
-        ours, theirs = to_dict(joined), to_dict(there)
-        for key in set(ours) - {"methods", "seeds", "data"}:
-            if ours[key] != theirs[key]:
+        ours, theirs = _options(joined), _options(there)
+        for option in ours:
+            if ours[option] != theirs[option]:
                 raise KedgeError(
-                    f"{folder}: holds an experiment whose {key} is {theirs[key]}, not {ours[key]}; "
-                    "give this one a folder of its own with --out."
+                    f"{folder}: holds an experiment with {option} {theirs[option]}, not "
+                    f"{ours[option]}; give this one a folder of its own with --out."
                 )
         experiment = joined
+    elif run := next(folder.glob("seed-*/*/**/run.json"), None):
+        raise KedgeError(
+            f"{path}: is missing, so nobody knows with which options {run} was made; use another "
+            "--out."
+        )
     text = json.dumps({**to_dict(experiment), "images": images}, indent=1) + "\n"
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
     return experiment
+
+
+def _options(experiment: Experiment) -> dict[str, Any]:
+    """What must be the same, by the option that says it."""
+    said = {k: v for k, v in to_dict(experiment).items() if k not in ("methods", "seeds", "data")}
+    for part in [k for k, v in said.items() if isinstance(v, dict)]:
+        said |= said.pop(part)
+    return {
+        key if key == "protocol" else f"--{key.replace('_', '-')}": value
+        for key, value in said.items()
+    }
 
 
 BASE = Method("base", "new")  # round 0, which all methods share
@@ -288,7 +311,8 @@ class _Seed:
             values = {}
             for method in methods:
                 path = self._place(method, round) / "episodes.safetensors"
-                _, values[method.label] = load_tensors(path, "list of accuracies")
+                again = f"; delete {path.parent} to do this run again"
+                _, values[method.label] = load_tensors(path, "list of accuracies", again)
             for a, b in itertools.combinations(values, 2):
                 for pool in values[a]:
                     difference = paired(values[a][pool], values[b][pool])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,6 +133,11 @@ class Model:
         self, images: UInt8[Tensor, "n c h w"] | FileRows, tick: Tick = silent
     ) -> Float[Tensor, "n d"]:
         """Features as everything but training sees them: eval mode, no augmentation."""
+        require(
+            isinstance(images, Tensor | FileRows) and images.dtype == torch.uint8,
+            "Images to embed must be a tensor of uint8, as kedge.open_images(…).images has them.",
+        )
+        self._check_shape("Images to embed", images.shape)
         return self._embedded(len(images), images.split(self.embed_batch), tick)
 
     def embed_rows(
@@ -226,15 +232,20 @@ class Model:
         return Look(config.image_size, config.n_channels, config.fit, config.inverted)
 
     def check_images(self, table: ImageTable) -> None:
+        self._check_shape(f"{table.source}: images", table.images.shape)
+
+    def _check_shape(self, what: str, shape: Sequence[int]) -> None:
         want = (self.config.n_channels, self.config.image_size, self.config.image_size)
-        if tuple(table.images.shape[1:]) != want:
-            have = "×".join(map(str, table.images.shape[1:]))
+        if tuple(shape[1:]) != want:
+            have = "×".join(map(str, shape[1:]))
             raise KedgeError(
-                f"{table.source}: images are {have} (channels, height, width), but this model "
-                f"takes {'×'.join(map(str, want))}."
+                f"{what} are {have} (channels, height, width), but this model takes "
+                f"{'×'.join(map(str, want))}."
             )
 
     def save(self, path: str | Path) -> None:
+        """Write a model file. Unlike the commands it takes the place of what lies there, but only
+        once it is complete."""
         from kedge import model_file
 
         model_file.save(self, Path(path))
@@ -268,7 +279,8 @@ def new_model(
     """With fresh weights that depend on the seed alone, normalised by the pool's images."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = backbone or build_backbone(config.backbone, config.n_channels, config.image_size)
+        own = copy.deepcopy(backbone)  # what is handed in stays as it is
+        network = own or build_backbone(config.backbone, config.n_channels, config.image_size)
         embedding = Embedding(network, config.n_channels)
         embedding.mean, embedding.std = _mean_and_std(pool)
         config = replace(config, n_features=_n_features(embedding, config))
@@ -287,7 +299,14 @@ def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _n_features(embedding: Embedding, config: ModelConfig) -> int:
     example = torch.zeros(1, config.n_channels, config.image_size, config.image_size)
-    features = embedding.eval()(example)
+    try:
+        features = embedding.eval()(example)
+    except RuntimeError as error:
+        reason = textwrap.shorten(str(error), 300).rstrip(".")
+        raise KedgeError(
+            f"The backbone cannot take images of {config.n_channels} channels and "
+            f"{config.image_size} px ({reason})."
+        ) from None
     embedding.train()
     if features.ndim != 2:
         raise KedgeError(f"The backbone gives {features.ndim} dimensions; it must give (b, d).")

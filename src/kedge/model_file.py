@@ -12,6 +12,7 @@ docs/model-file.md says all of it, for those who read it without kedge.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import textwrap
@@ -74,9 +75,10 @@ def _rebuild(
     config = from_dict(ModelConfig, about["config"])
     if config.backbone.backbone == CUSTOM and backbone is None:
         raise KeyError("it has a backbone of your own; hand it to Model.load(path, backbone=…)")
+    own = copy.deepcopy(backbone)  # it stays what it is, and can be handed in for another file
     # On the meta device nothing is allocated, so a forged size costs an error and no memory.
     with torch.device("meta"):
-        network = backbone or build_backbone(config.backbone, config.n_channels, config.image_size)
+        network = own or build_backbone(config.backbone, config.n_channels, config.image_size)
         embedding = Embedding(network, config.n_channels)
         said = getattr(network, "n_features", None)
         if backbone is None and callable(said) and said(config.image_size) != config.n_features:

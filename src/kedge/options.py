@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ def _shown(value: int | float | str) -> str:
 
 def parse_named(text: str, what: str) -> Named:
     """`what` is for people: "Method", "Head"."""
+    if not isinstance(text, str):
+        raise KedgeError(f"{what} {text!r}: give its name, with options behind it, as one text.")
     name, *options = text.split() or [""]
     given = dict(_option(f"{what} '{name} {option}'", option) for option in options)
     if len(given) < len(options):
@@ -42,11 +44,16 @@ def parse_named(text: str, what: str) -> Named:
     return Named(name, given)
 
 
-def check_options(named: Named, known: list[str], what: str) -> None:
-    for key in named.options:
+def check_options(
+    named: Named, known: Collection[str], what: str, defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Where something is usually a number, it must be one."""
+    for key, value in named.options.items():
         if key not in known:
             knows = f"knows the options {', '.join(known)}" if known else "has no options"
             raise KedgeError(f"{what} '{named.label}': {named.name} {knows}.")
+        if isinstance(value, str) and isinstance((defaults or {}).get(key), int | float):
+            raise KedgeError(f"{what} '{named.label}': {key} must be a number.")
 
 
 def fields_of(kind: type) -> list[str]:
@@ -54,10 +61,10 @@ def fields_of(kind: type) -> list[str]:
     return [f.name for f in dataclasses.fields(kind)]
 
 
-def keywords_of(function: Callable[..., Any]) -> list[str]:
-    """The options of a function or class: its keyword-only arguments."""
+def keywords_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a function or class with their defaults: its keyword-only arguments."""
     parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _option(where: str, text: str) -> tuple[str, int | float | str]:

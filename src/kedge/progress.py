@@ -6,6 +6,7 @@ terminal, finished lines are printed and bars are not.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
 LINE_EVERY = 30  # seconds
+LOGGER = logging.getLogger("kedge")
 Tick = Callable[[int], None]  # told how much has just been done
 _shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
 _part: ContextVar[str] = ContextVar("kedge_part", default="")  # what every line begins with
@@ -97,10 +99,12 @@ def _lines(description: str, total: int) -> Tick:
 
 
 def note(text: str) -> None:
-    """A line that stays: something has just been finished."""
-    progress = _shown.get()
-    if progress is not None:
-        line = printable(f"{_part.get()}{text}")
+    """A line that stays: something was finished, or noticed. From Python, where nothing is shown,
+    it goes to the logger "kedge", at the level INFO."""
+    progress, line = _shown.get(), printable(f"{_part.get()}{text}")
+    if progress is None:
+        LOGGER.info(line)
+    else:
         progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ cannot have enough: of 10 kinds of drawings, to set 5 apart costs 2 to 9 points 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,7 +121,12 @@ def to_validate_on(val: object, table: ImageTable) -> ImageTable | None:
         f"{opened.source}: images to validate on are {theirs} (channels, height, width), but those "
         f"to train on are {ours}.",
     )
-    return opened
+    parts = ["val"] if "val" in opened.parts else [p for p in opened.parts if p != "test"]
+    if not parts or parts == list(opened.parts):
+        return opened
+    progress.note(f"{opened.source}: of its parts, {' and '.join(parts)} validates")
+    chosen = functools.reduce(torch.logical_or, (opened.in_part(part) for part in parts))
+    return _part(opened, chosen)
 
 
 def _with_val(table: ImageTable, val: ImageTable, wish: AnyEpisode) -> Shared:

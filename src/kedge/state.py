@@ -91,8 +91,8 @@ class State:
         tensors = {key: value.clone() for key, value in mapped.items()}
         if about.get("identity") != identity:
             raise KedgeError(
-                f"{path}: a stopped run with other options or other images lies here; repeat its "
-                "command to continue it, or delete this file to start anew."
+                f"{path}: a stopped run with other options, images or starting weights lies "
+                "here; repeat its command to continue it, or delete this file to start anew."
             )
         try:
             self._take(about, tensors)

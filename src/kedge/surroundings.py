@@ -68,6 +68,11 @@ def peak_memory_mb() -> float:
     """On the device that trains."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
+    return resident_peak_mb()
+
+
+def resident_peak_mb() -> float:
+    """Of this process, in the memory of the machine."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         line = next(line for line in lines if line.startswith("VmHWM"))

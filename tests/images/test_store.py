@@ -93,6 +93,29 @@ def test_gaps_of_unreadable_images_are_closed(
     assert packed.fingerprint == in_memory(catalogue(photographs), LOOK).fingerprint
 
 
+def test_what_was_stopped_after_all_was_done_leaves_nothing(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store._discard
+    monkeypatch.setattr(store, "_discard", lambda folder: None)  # killed just before
+    pack(catalogue(photographs), LOOK, tmp_path / "out")
+    assert (tmp_path / "out.packing").is_dir()
+    monkeypatch.setattr(store, "_discard", real)
+    pack(catalogue(photographs), LOOK, tmp_path / "out")
+    assert not (tmp_path / "out.packing").exists()
+
+
+def test_data_whose_name_is_no_text_can_be_packed(photographs: Path, tmp_path: Path) -> None:
+    try:
+        odd = photographs.rename(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff"))
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    packed = pack(catalogue(odd), LOOK, tmp_path / "out")
+    assert pack(catalogue(odd), LOOK, tmp_path / "out").fingerprint == packed.fingerprint
+    packed.save(tmp_path / "again")
+    assert ImageTable.load(tmp_path / "again").fingerprint == packed.fingerprint
+
+
 def test_class_that_is_all_broken_is_left_out(photographs: Path, tmp_path: Path) -> None:
     for file in (photographs / "class 2").iterdir():
         file.write_bytes(b"")
@@ -350,17 +373,17 @@ def test_who_waited_for_the_lock_looks_again(
     theirs, ours, out = catalogue(photographs), catalogue(photographs), tmp_path / "out"
     if not same:
         ours = ours.only({"class 1", "class 2"})
-    real, written = store.only_one_process, []
+    real, written = store.locked, []
 
     @contextmanager
     def late(*args: Any) -> Iterator[None]:
-        monkeypatch.setattr(store, "only_one_process", real)
+        monkeypatch.setattr(store, "locked", real)
         pack(theirs, LOOK, out)
         written.append((out.stat().st_mtime_ns, out.read_bytes()))
         with real(*args):
             yield
 
-    monkeypatch.setattr(store, "only_one_process", late)
+    monkeypatch.setattr(store, "locked", late)
     if same:
         as_slow(pack(ours, LOOK, out), photographs, LOOK)
     else:

@@ -325,6 +325,17 @@ def test_without_nu_what_was_lost_is_told_from_round_0() -> None:
     assert [one.score.ci for one in by_seed.comparisons] == [0.0, 0.0, 0.0]  # the seeds agree
 
 
+def test_what_was_not_run_is_missed_in_several_seeds_too() -> None:
+    """Where intervals are over seeds."""
+    seeds: dict[int, Rows] = {0: {}, 1: {}, 2: {}}
+    some = {m: ROWS[m] for m in ("NU", "FT", "IDA")}
+    once, twice = (a_record(some, seeds=seeds, rounds=r) for r in ((1,), (1, 2)))
+    for each in CLAIMS:
+        each.judge(found(**{"pn": once, "two-rounds": twice}))
+    (said,) = claim("Nothing is lost").judge(found(**{"pn": once, "two-rounds": twice})).sentences
+    assert "DFA" not in said
+
+
 def test_round_0_tells_nothing_where_other_classes_are_old_by_now() -> None:
     finding = claim("IDA forgets less than fine").judge(found(pn=without_nu(classes=5)))
     assert finding.outcome == OPEN

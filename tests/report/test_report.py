@@ -27,6 +27,7 @@ from kedge.records import Pair, PoolInfo, Record, Run
 from kedge.report import IN_TERMINAL, terminal_table, write_report
 from kedge.report.figures import Drawing, all_drawings, old_new_figure
 from kedge.report.layout import Table
+from kedge.report.notation import signed
 from kedge.report.page import render_page, title_of
 from kedge.report.renderings import to_latex, to_markdown
 from kedge.report.style import encode, looks
@@ -358,6 +359,7 @@ def test_rounding_never_hides_on_which_side_of_zero_an_interval_ends() -> None:
     record = record_of(runs, pairs_of(runs, ci=0.17))
     table = next(t for t in all_tables(record) if t.key == "differences")
     assert table.sections[0].rows[0].cells[0].text == "+0.24 ± 0.17"
+    assert signed(Score(-0.1668, 0.1663, 40)) == ("−0.167", "0.166")
 
 
 def test_variants_of_ida_are_held_against_the_others_and_plain_ida() -> None:

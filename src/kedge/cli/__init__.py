@@ -7,6 +7,7 @@ Ctrl-C.
 from __future__ import annotations
 
 import ctypes
+import errno
 import inspect
 import io
 import os
@@ -24,6 +25,7 @@ from kedge import __version__
 from kedge.errors import KedgeError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of glibc's malloc.h
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)  # of a disk
 SHARED = ("bench", "train", "update")  # commands that several processes can do together
 
 
@@ -41,6 +43,7 @@ def main() -> None:
             from rich.console import Console
 
             _parse(sys.argv[1:]).run(Console())
+            sys.stdout.flush()
     except KedgeError as error:
         from kedge.progress import printable
 
@@ -51,7 +54,11 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception:
+    except Exception as error:
+        # Files of our own say so themselves, and what cannot be opened has a name.
+        if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
+            _end(f"standard output could not be written ({error.strerror}): it is not whole.", 1)
         _only_the_first(1)
         raise
 
@@ -99,7 +106,11 @@ def _stop(*_: object) -> NoReturn:
 
 
 def write_anything() -> None:
-    """What a stream's encoding lacks is escaped, as Python does it on standard error."""
+    """What a stream's encoding lacks is escaped, as Python does it on standard error. And with
+    PYTHONUNBUFFERED, which drops what a full disk does not take, lines are held until written."""
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        raw, encoding = sys.stdout.fileno(), sys.stdout.encoding
+        sys.stdout = os.fdopen(raw, "w", 1, encoding, closefd=False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -55,7 +55,7 @@ class Evaluate:
 
     def run(self, console: Console) -> None:
         from kedge import api, progress
-        from kedge.config import counted
+        from kedge.config import written
         from kedge.model import Model
         from kedge.sharing import to_be_tested, to_test_on
 
@@ -80,7 +80,7 @@ class Evaluate:
             )
         else:
             pool, shape, _ = to_be_tested(table, self.episode)
-            ways, shots = counted(shape.n_way), counted(shape.n_shot)
+            ways, shots = written(shape.n_way), written(shape.n_shot)
             how = (
                 f"{score}% of the queries right: {ways}-way, {shots}-shot, {score.n} episodes over "
                 f"{len(pool.classes)} classes"

@@ -118,11 +118,13 @@ class Update:
         _check_keep(self.keep)
         model = Model.load(self.model)
         kept_for = self.keep or self.method
-        name, kept = _kept(self.model, model)
-        memory, before = (kept if _name(each) == name else {} for each in (self.method, kept_for))
         with progress.display(), _alone(self.out):
             checkpoint = _claim(self.out)
-            if memory or before:
+            name, kept = _kept(self.model, model)
+            memory, before = (
+                kept if _name(each) == name else {} for each in (self.method, kept_for)
+            )
+            if before and not memory:  # which is looked at below
                 _check_memory(name, kept, model)
             better = api.update(
                 model,
@@ -175,6 +177,7 @@ def _claim(out: Path) -> Path:
 
 def _kept(file: Path, model: Model) -> tuple[str, dict[str, Tensor]]:
     """What was kept when the model was made, and the name of the method that needs it."""
+    from kedge import progress
     from kedge.durable import load_tensors
 
     path = _memory_of(file)
@@ -182,6 +185,7 @@ def _kept(file: Path, model: Model) -> tuple[str, dict[str, Tensor]]:
         return "", {}
     about, kept = load_tensors(path, "memory of a method")
     if about.get("model") != model.fingerprint:  # of one that was there before under this name
+        progress.note(f"{path}: was kept with another model than {file}, and is not used")
         return "", {}
     return str(about.get("method")).partition(" ")[0], kept
 

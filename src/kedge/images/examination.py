@@ -107,7 +107,7 @@ def examine_table(table: ImageTable, about: dict[str, Any], n_bytes: int) -> Exa
         *_spread_of(counts, table.classes),
         sizes={f"{wide}×{high}": len(table)},
         modes={"RGB" if channels == 3 else "L": len(table)},
-        look=Look(high, channels),
+        look=Look(high, channels, table.fit, table.inverted),
         n_bytes=n_bytes,
         n_seen=len(table),
         parts=_parts(table),

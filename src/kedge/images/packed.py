@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from kedge.durable import write_atomically
+from kedge.durable import as_text, write_atomically
 from kedge.errors import KedgeError
 from kedge.images.rows import FileRows, OpenFile
 
@@ -87,7 +87,7 @@ def write_packed(
     """Byte for byte the file that safetensors would write, but pixels pass by block by block."""
     kinds = {dtype: kind for kind, dtype in KINDS.items()}
     everything: dict[str, Tensor | FileRows] = {**tensors, "images": images}
-    entries: dict[str, Any] = {"__metadata__": {"kedge": json.dumps(about, ensure_ascii=False)}}
+    entries: dict[str, Any] = {"__metadata__": {"kedge": as_text(about)}}
     at, order = 0, sorted(everything, key=lambda k: (-everything[k].dtype.itemsize, k))
     for name in order:
         some = everything[name]

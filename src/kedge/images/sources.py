@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import UInt8
-from torch import Tensor
-
 from kedge import progress
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue, FilePictures
-from kedge.images.decoding import decoded, in_memory, n_chunks, suited
+from kedge.images.catalogue import Catalogue
+from kedge.images.decoding import in_memory, suited
 from kedge.images.drawings import load_drawings
-from kedge.images.files.trees import FolderTree
 from kedge.images.pictures import Look
 from kedge.images.readers import catalogue
 from kedge.images.store import Packing, pack
@@ -60,6 +55,8 @@ def open_images(
             table,
             *((image_size, n_channels) if look is None else (look.image_size, look.n_channels)),
         )
+        if look is not None and str(source) not in EMBEDDED:
+            _check_treatment(table, look)
         if classes is not None and not classes & set(table.classes):
             raise KedgeError(f"{source}: none of the classes that are needed is here.")
         return table
@@ -87,21 +84,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kedge"
 
 
-def read_files(files: Sequence[Path], look: Look) -> tuple[UInt8[Tensor, "n c h w"], list[Path]]:
-    """Images without classes; returns them and the files that could not be read."""
-    names = tuple(str(file) for file in files)
-    pictures = FilePictures(FolderTree(Path(), names), names)
-    good, bad = [], []
-    with progress.task("reading images", len(files)) as tick:
-        for chunk in decoded(pictures, look, range(n_chunks(pictures))):
-            good.append(torch.from_numpy(chunk.pixels))
-            bad += [files[i] for i in chunk.unreadable]
-            tick(len(chunk.numbers) + len(chunk.unreadable))
-    if len(bad) == len(files):
-        raise KedgeError(f"{files[0]}: cannot be read as an image, nor can any other file.")
-    return torch.cat(good), bad
-
-
 def _ready(source: str | Path) -> ImageTable | None:
     """Images that need no decoding."""
     path = Path(source)
@@ -118,10 +100,6 @@ def _ready(source: str | Path) -> ImageTable | None:
     return None
 
 
-def _shape(look: Look) -> tuple[int, int]:
-    return look.image_size, look.n_channels
-
-
 def _check(table: ImageTable, image_size: int | None, n_channels: int | None) -> None:
     if image_size not in (None, table.image_size):
         raise KedgeError(
@@ -133,6 +111,22 @@ def _check(table: ImageTable, image_size: int | None, n_channels: int | None) ->
         raise KedgeError(
             f"{table.source}: these images are packed in {kinds[table.n_channels]}, but "
             f"{kinds.get(n_channels or 0, n_channels)} ones are needed."
+        )
+
+
+def _check_treatment(table: ImageTable, look: Look) -> None:
+    """Packed pixels stay as they are, so they must have been treated as the look says."""
+    if table.inverted != look.inverted:
+        how = {False: "as they are", True: "with dark and bright exchanged"}
+        raise KedgeError(
+            f"{table.source}: these images are packed {how[table.inverted]}, but the model was "
+            f"trained on images {how[look.inverted]}; give the originals, which are then treated "
+            "as those were."
+        )
+    if table.fit != look.fit:
+        progress.note(
+            f"{table.source}: here pictures became squares by {table.fit}, in training by "
+            f"{look.fit}; give the originals to have them treated alike"
         )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from kedge import progress
-from kedge.durable import load_tensors, only_one_process, take_place, write_atomically
+from kedge.durable import as_text, flush_folder, load_tensors, locked, take_place, write_alone
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import CHUNK, NAMED, Kept, decoded, n_chunks, rows_by_class
@@ -76,14 +76,18 @@ class Packing:
 def pack(catalogue: Catalogue, look: Look, out: Path, patience: float = 0.0) -> ImageTable:
     """The store at `out`: at once if it is there, from where it was if it was stopped.
 
-    Where another process is packing it, wait so many seconds for that.
+    Where another process is packing it, wait so many seconds for that. Also of processes that work
+    as one each comes here when it will: nothing below waits for all of them.
     """
     packing = Packing(catalogue, look)
     folder = out.with_name(f"{out.name}.packing")
     if not _there(packing, out):
-        with only_one_process(out.parent, f".{out.name}.lock", patience):
+        with locked(out.parent, f".{out.name}.lock", patience):
             if not _there(packing, out):  # another process may have been faster
                 _make(packing, folder, out)
+    elif folder.is_dir():  # it was stopped when all was done
+        with suppress(OSError):
+            _discard(folder)
     return ImageTable.load(out)
 
 
@@ -200,7 +204,7 @@ def _note(journal: Path, key: str, file: int, done: set[int], unreadable: dict[i
     """Pixels reach the disk before the note that they are there."""
     os.fsync(file)
     said = json.dumps({"key": key, "chunk": CHUNK, "done": sorted(done), "unreadable": unreadable})
-    write_atomically(journal, lambda part: part.write_text(said, encoding="utf-8"))
+    write_alone(journal, lambda part: part.write_text(said, encoding="utf-8"))
 
 
 def _complete(
@@ -211,6 +215,7 @@ def _complete(
     base = packing.images_at(n)
     if unreadable:
         journal.unlink(missing_ok=True)  # from here on only a new start is safe
+        flush_folder(journal.parent)
         old = packing.images_at(len(packing.catalogue))
         for first, last in _runs(kept.rows, BLOCK // step + 1):
             moved = os.pread(file, (last - first) * step, old + int(kept.rows[first]) * step)
@@ -269,7 +274,7 @@ def _header(
     entries["images"] = {"dtype": "U8", "shape": list(shape), "data_offsets": size}
     for dropped in ((), ("unreadable",), ("unreadable", "remarks")):
         said = {k: v for k, v in about.items() if k not in dropped}
-        said = {"kedge": json.dumps(said, ensure_ascii=False)}
+        said = {"kedge": as_text(said)}
         text = json.dumps({"__metadata__": said, **entries}).encode()
         if len(text) <= packing.header_room:
             break

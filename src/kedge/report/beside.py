@@ -44,9 +44,9 @@ class Place:
     def best(self) -> bool:
         return self.method in reading.best(self.record, self.round, self.pool.name)
 
-    def _by_seed(self) -> list[float]:
-        runs = sorted(self.record.select(self.method, self.round), key=lambda run: run.seed)
-        return [run.scores[self.pool.name].mean for run in runs]
+    def _by_seed(self) -> dict[int, float]:
+        runs = self.record.select(self.method, self.round)
+        return {run.seed: run.scores[self.pool.name].mean for run in runs}
 
     def minus(self, other: Place) -> Difference | None:
         """Paired within a record, by seed between two records that have enough of them; two
@@ -54,13 +54,14 @@ class Place:
         if self.record is other.record and self.round == other.round:
             name = self.pool.name
             return reading.difference(self.record, self.method, other.method, self.round, name)
-        if reading.intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
-            pairs = zip(self._by_seed(), other._by_seed(), strict=True)
-            found = metrics.over_seeds([a - b for a, b in pairs])
-            return None if found is None else Difference(found)
         a, b = self.score, other.score
         if a is None or b is None:
             return None
+        if reading.intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
+            ours, theirs = self._by_seed(), other._by_seed()
+            if ours.keys() != theirs.keys():
+                return None
+            return Difference(metrics.over_seeds([ours[seed] - theirs[seed] for seed in ours]))
         return Difference(Score(a.mean - b.mean, math.hypot(a.ci, b.ci), min(a.n, b.n)))
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kedge.config import counted as written
+from kedge.config import written
 from kedge.evaluation import Score
 from kedge.records import PoolInfo, Record
 from kedge.report import reading

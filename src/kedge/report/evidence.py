@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kedge.config import counted
+from kedge.config import written
 from kedge.evaluation import Score
 from kedge.records import Collection, Record
 from kedge.report import reading
@@ -184,7 +184,7 @@ def tables(found: Found, suffixes: Sequence[str]) -> Iterator[tuple[str, Record]
     for suffix in (suffix for suffix in suffixes if suffix in found):
         for record in found[suffix].parts.values():
             shape = reading.trained(record)
-            shots = [f"{counted(shape.n_shot)}-shot"] if shape else []
+            shots = [f"{written(shape.n_shot)}-shot"] if shape else []
             n_updates = len(reading.incremental_rounds(record))
             updates = [f"{n_updates} updates"] if n_updates > 1 else []
             several = reading.intervals_over_seeds(record)

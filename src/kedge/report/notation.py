@@ -30,7 +30,7 @@ def signed(score: Score) -> tuple[str, str]:
 
     '+0.2 ± 0.2' could be either; '+0.24 ± 0.17' is clear of zero and looks it.
     """
-    digits = next((d for d in (1, 2) if _looks_right(score, d)), 1)
+    digits = next((d for d in (1, 2, 3) if _looks_right(score, d)), 1)
     return number(score.mean, signed=True, digits=digits), margin(score, digits=digits)
 
 

@@ -23,7 +23,12 @@ from kedge.speed.growth import N_POINTS, Growth
 from kedge.speed.ours import LEAST, TEST_EPISODES, Training
 from kedge.speed.subject import Subject
 from kedge.step import default_device
-from kedge.surroundings import environment, forget_peak_memory, peak_memory_mb
+from kedge.surroundings import (
+    environment,
+    forget_peak_memory,
+    peak_memory_mb,
+    resident_peak_mb,
+)
 
 TURNS, TEST_TURNS = 5, 3
 PLAIN_TESTS = 100  # episodes at most; the plain loop's time is scaled to those of kedge
@@ -59,7 +64,7 @@ def measure(
         per_turn = setting.seconds / TURNS
         trained = subject.trained
         fine_tuning = Training(start, "FT", trained, shape, per_turn)
-        memory = {"resident_mb": ours.resident_peak_mb()}
+        memory = {"resident_mb": resident_peak_mb()}
         if device.type == "cuda":
             memory["gpu_mb"] = peak_memory_mb()
         trainings = {"FT": fine_tuning, "IDA": Training(start, "IDA", trained, shape, per_turn)}

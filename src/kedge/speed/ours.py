@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from dataclasses import replace
 
@@ -94,11 +93,3 @@ def evaluation_seconds(model: Model, pool: Pool, shape: EpisodeShape) -> float:
     evaluate(model, [Trial("test", pool, shape)], TEST_EPISODES, 0)
     synchronize(model.device)
     return time.perf_counter() - began
-
-
-def resident_peak_mb() -> float:
-    """Of this process, since `forget_peak_memory`."""
-    import resource  # not on Windows
-
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss: bytes there, KiB here
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
