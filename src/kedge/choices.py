@@ -172,7 +172,7 @@ def say_shape(wish: AnyEpisode, shape: EpisodeShape, why: str) -> Reasons:
         reason = (
             usual
             if shape.n_query == USUAL.n_query
-            else "as many as most classes have, also to validate"
+            else "as many as fit, also into what is set apart to validate"
         )
         reasons.append(
             f"--n-query {shape.n_query}: further images of each class, to be classified, {reason}"

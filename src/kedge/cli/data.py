@@ -215,6 +215,7 @@ def _split(found: Examination) -> str:
     if not found.parts:
         return "none"
     return ", ".join(
-        f"{part.name} {part.n_images:,} images of {part.n_classes:,} classes"
+        f"{part.name} {part.n_images:,} images of {part.n_classes:,} "
+        f"{'class' if part.n_classes == 1 else 'classes'}"
         for part in found.parts
     )

@@ -52,7 +52,10 @@ class ImageTable:
             raise KedgeError(f"{self.source}: two classes have the same name.")
         expected = torch.repeat_interleave(torch.arange(len(self.classes)), self.counts)
         if int(self.counts.sum()) != len(self) or not torch.equal(self.labels, expected):
-            raise KedgeError(f"{self.source}: labels must be sorted and within the classes.")
+            raise KedgeError(
+                f"{self.source}: labels must be sorted, and numbers from 0 to "
+                f"{len(self.classes) - 1}: there are so many names of classes."
+            )
         if bool(self.parts) != (self.part is not None):
             raise KedgeError(f"{self.source}: parts of a split need names, and images in them.")
         if self.part is not None and (
@@ -164,7 +167,11 @@ class ImageTable:
         file = PackedFile(Path(path))
         about = file.about
         if about.get("format") != STORE_FORMAT:
-            raise KedgeError(f"{path}: not a packed image file of format {STORE_FORMAT}.")
+            said = about.get("format")
+            what = "a model" if said == "kedge-model" else f"not a packed image file ({said!r})"
+            raise KedgeError(
+                f"{path}: this is {what}; give images, or a file of 'kedge data pack'."
+            )
         try:
             checksum = str(about["fingerprint"])
             look = dict(about.get("look", {}))
