@@ -150,6 +150,6 @@ def test_every_number_of_an_episode_has_its_reason() -> None:
     }
     assert list(said.values()) == [
         ["as usual", "why", "as usual"],
-        ["since of each there are few images", "why", "also to validate"],
+        ["since of each there are few images", "why", "also into what is set apart to validate"],
         ["all that there are", "why", "as usual"],
     ]

@@ -74,7 +74,7 @@ def test_options_are_the_fields_of_a_dataclass() -> None:
         first: int = 1
         second: str = "two"
 
-    assert fields_of(Thing) == ["first", "second"]
+    assert fields_of(Thing) == {"first": 1, "second": 2}
 
 
 def test_options_are_the_arguments_that_must_be_named() -> None:
@@ -85,5 +85,5 @@ def test_options_are_the_arguments_that_must_be_named() -> None:
     def plain(size: int) -> None:
         pass
 
-    assert keywords_of(Thing) == ["first", "second"]
-    assert keywords_of(plain) == []
+    assert keywords_of(Thing) == {"first": 1, "second": 2}
+    assert keywords_of(plain) == {}

@@ -84,8 +84,8 @@ def test_fingerprint_sees_pixels_labels_and_names(table: ImageTable) -> None:
     [
         (COLOUR[..., :2], LABELS, CLASSES, "1 or 3 channels"),
         (COLOUR, LABELS[:6], CLASSES, "7 images but 6 labels"),
-        (COLOUR, LABELS, CLASSES[:2], "within the classes"),
-        (COLOUR, [-1, *LABELS[1:]], CLASSES, "within the classes"),
+        (COLOUR, LABELS, CLASSES[:2], "numbers from 0 to"),
+        (COLOUR, [-1, *LABELS[1:]], CLASSES, "numbers from 0 to"),
         (COLOUR, LABELS, ("ape", "bee", "bee"), "the same name"),
         (COLOUR, LABELS, ("ape", "bee", "bee "), "the same name"),
         (COLOUR, LABELS, ("ape", "caf\u00e9", "cafe\u0301"), "the same name"),
