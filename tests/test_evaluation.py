@@ -194,3 +194,15 @@ def test_a_paired_difference_of_correlated_accuracies_is_narrower() -> None:
 def test_a_paired_difference_of_unrelated_accuracies_is_as_wide_as_it_should_be() -> None:
     a, b = accuracies(3000, 1), accuracies(3000, 2)
     assert paired(a, b).ci == pytest.approx(math.hypot(Score.of(a).ci, Score.of(b).ci), rel=0.05)
+
+
+def test_few_answers_leave_much_open() -> None:
+    """None of nine is no certainty; of many, the interval is the usual one."""
+    none, all_right = (Score.of_right(torch.full((9,), right)) for right in (False, True))
+    assert (none.mean, all_right.mean) == (0, 100)
+    assert none.ci == pytest.approx(29.9, abs=0.1)  # 1.96² / (9 + 1.96²), after Wilson (1927)
+    assert all_right.ci == pytest.approx(none.ci)
+    many = torch.arange(10_000) % 3 == 0
+    usual = Score.of(100 * many.double())
+    assert Score.of_right(many).mean == pytest.approx(usual.mean)
+    assert Score.of_right(many).ci == pytest.approx(usual.ci, rel=0.02)

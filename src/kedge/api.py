@@ -347,10 +347,13 @@ def _coming_back(model: Model, table: ImageTable) -> list[str]:
     known = set(model.classes)
     back = [name for name in table.classes if name in known]
     alike = {name.casefold(): name for name in model.classes}
-    for name in (n for n in table.classes if n not in known and n.casefold() in alike):
+    similar = [n for n in table.classes if n not in known and n.casefold() in alike]
+    if similar:
+        name, more = similar[0], f" (and {len(similar) - 1} more)" if similar[1:] else ""
         progress.note(
-            f"{table.source}: '{name}' becomes a class of its own beside '{alike[name.casefold()]}'"
-            ", which the model knows; if they are the same, give them the same name"
+            f"{table.source}: '{name}'{more} becomes a class of its own beside "
+            f"'{alike[name.casefold()]}', which the model knows; if they are the same, give them "
+            "the same name"
         )
     require(
         len(back) < len(table.classes) or not all(map(MADE_UP.fullmatch, back)),

@@ -80,8 +80,7 @@ class Classifier:
         for path in (Path(image) for image in images if isinstance(image, str | Path)):
             require(
                 not path.is_dir(),
-                f"{path}: this is a folder; give the paths of its images, or open_images({path!s}) "
-                "to have them all.",
+                f"{path}: this is a folder; give the paths of its images.",
             )
             require(path.exists(), f"{path}: there is no image here.")
         table = self.model.open({"?": images})

@@ -25,7 +25,7 @@ from kedge import __version__
 from kedge.errors import KedgeError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of glibc's malloc.h
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)  # of a disk
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a disk, or what one may have of it
 SHARED = ("bench", "train", "update")  # commands that several processes can do together
 
 
