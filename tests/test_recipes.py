@@ -500,6 +500,10 @@ def test_mistakes_name_the_file_and_the_key_in_one_sentence(content: str, write:
 
 
 def test_what_is_no_recipe_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").touch()
+    for near in ("mine", "mine.tml"):
+        with pytest.raises(KedgeError, match=r"; did you mean .*mine\.toml\?"):
+            load_recipe(tmp_path / near)
     with pytest.raises(KedgeError, match=r"no protocol 'mini-np'; did you mean mini-pn"):
         load_recipe("mini-np")
     with pytest.raises(KedgeError, match=r"no protocol 'qqq'; 'kedge recipes' lists them\."):

@@ -100,7 +100,9 @@ def text(name: str | Path) -> str:
     if path.suffix != ".toml":
         from kedge.protocols import PROTOCOLS
 
-        close = get_close_matches(str(name), [*_included(), *PROTOCOLS], n=3)
+        own = path.with_suffix(".toml")
+        known = [*_included(), *PROTOCOLS]
+        close = [str(own)] if own.is_file() else get_close_matches(str(name), known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "'kedge recipes' lists them."
         raise KedgeError(f"There is no recipe and no protocol '{name}'; {hint}")
     try:
