@@ -1051,7 +1051,7 @@ def test_what_is_no_image_file_is_not_packed_already(
     ready: Ready, by_command: dict[str, Path], tmp_path: Path
 ) -> None:
     said = ready.kedge("data", "pack", by_command["base"], cwd=tmp_path).sentence
-    assert "base.kedge: not a packed image file" in said
+    assert "base.kedge: this is a model; give images" in said
     assert "already" not in said
     assert list(tmp_path.iterdir()) == []
 

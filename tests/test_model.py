@@ -245,7 +245,7 @@ def test_other_files(tmp_path: Path, first: Path) -> None:
 
 
 def test_model_is_no_image_file(file: Path) -> None:
-    with pytest.raises(KedgeError, match=r"model\.kedge: not a packed image file"):
+    with pytest.raises(KedgeError, match=r"model\.kedge: this is a model; give images"):
         ImageTable.load(file)
 
 

@@ -171,7 +171,8 @@ def test_table_for_people(written: Any, handled: Handled) -> None:
     titles = ("per class", "size", "split", "packed")
     assert all(row.startswith(title) for row, title in zip(rows[2:], titles, strict=True)), rows
     for part, (n, classes) in written.parts.items():
-        assert f"{part} {n} images of {classes} classes" in rows[4]
+        what = "class" if classes == 1 else "classes"
+        assert f"{part} {n} images of {classes} {what}" in rows[4]
     if not written.parts:
         assert rows[4] == "split none"
     remarks = [line.removeprefix("  - ").removesuffix(".") for line in lines[end + 1 :]]
