@@ -44,15 +44,14 @@ def parse_named(text: str, what: str) -> Named:
     return Named(name, given)
 
 
-def check_options(
-    named: Named, known: Collection[str], what: str, defaults: Mapping[str, Any] | None = None
-) -> None:
-    """Where something is usually a number, it must be one."""
+def check_options(named: Named, known: Collection[str], what: str) -> None:
+    """Where defaults are known too, what is usually a number must be one."""
+    defaults = known if isinstance(known, Mapping) else {}
     for key, value in named.options.items():
         if key not in known:
             knows = f"knows the options {', '.join(known)}" if known else "has no options"
             raise KedgeError(f"{what} '{named.label}': {named.name} {knows}.")
-        if isinstance(value, str) and isinstance((defaults or {}).get(key), int | float):
+        if isinstance(value, str) and isinstance(defaults.get(key), int | float):
             raise KedgeError(f"{what} '{named.label}': {key} must be a number.")
 
 

@@ -31,5 +31,5 @@ def build_head(config: HeadConfig, n_features: int) -> Head:
         known = ", ".join(HEADS)
         raise KedgeError(f"There is no head '{named.name}'; the known ones are {known}.")
     kind = HEADS[named.name]
-    check_options(named, keywords := keywords_of(kind), "Head", keywords)
+    check_options(named, keywords_of(kind), "Head")
     return kind(n_features, config.temperature, **named.options)
