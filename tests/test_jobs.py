@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,17 @@ SHORT = shlex.split("--epochs 2 --episodes 3 --val-episodes 5 --eval-episodes 10
 MANY = shlex.split("--epochs 1000 --episodes 3 --val-episodes 5 --eval-episodes 10")
 
 
+PLAIN = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+NEEDS_LINUX = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs Linux")
+
+
 def kedge(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "kedge", *map(str, words)]
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
-        kedge(*words), env=environment, capture_output=True, text=True, timeout=300, check=False
+        kedge(*words), env=PLAIN, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -64,25 +69,59 @@ def test_the_error_of_a_job_is_that_of_the_command(tmp_path: Path) -> None:
     assert "--jobs is 0" in run(*how, "--jobs", "0").stderr
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs Linux")
+def at_work(folder: Path) -> dict[tuple[str, str], int]:
+    """The processes that have a job of the experiment in a folder, by its seed and method."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it has just ended
+        if "kedge.jobs" in words and str(folder) in words:
+            _, seed, method, *_ = words[words.index("kedge.jobs") + 1 :]
+            found[seed, method] = int(process.parent.name)
+    return found
+
+
+def wait_until(true: Callable[[], bool], folder: Path) -> None:
+    until = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < until, at_work(folder)
+        time.sleep(0.05)
+
+
+@NEEDS_LINUX
+def test_a_method_waits_for_nothing_but_the_base_of_its_seed(tmp_path: Path) -> None:
+    """The base of seed 1 is held up, and at last killed; the same command goes on from there."""
+    how = [*BENCH, *SHORT, "--methods", "FT", "PAR", "--seeds", "0", "1"]
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert run(*how, "--out", one).returncode == 0
+    how += ["--jobs", "2", "--out", str(several)]
+    process = subprocess.Popen(kedge(*how), env=PLAIN, stderr=subprocess.PIPE, text=True)
+    base = "1", "base"
+    wait_until(lambda: base in at_work(several), several)
+    held_up = at_work(several)[base]
+    os.kill(held_up, signal.SIGSTOP)
+    try:
+        done = [several / f"seed-{job}/round-1/run.json" for job in ("0/FT", "0/PAR", "1/PAR")]
+        wait_until(lambda: all(path.exists() for path in done), several)
+        assert sorted(path.name for path in (several / "seed-1").iterdir()) == ["PAR", "split.json"]
+    finally:
+        os.kill(held_up, signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "The process that trained base of seed 1 has ended with -9; the same command" in said
+    in_turn = re.findall(r"^seed (\d), round \d, (\w+)", said, re.MULTILINE)
+    assert in_turn[:3] == [("0", "base"), ("0", "FT"), ("0", "PAR")]
+    assert run(*how).returncode == 0
+    assert numbers(several) == numbers(one)
+
+
+@NEEDS_LINUX
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_whoever_works_for_another_ends_with_it(tmp_path: Path, kill: int) -> None:
-    def at_work() -> list[int]:
-        found = []
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = process.read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue  # it has just ended
-            if "kedge.jobs" in words and str(tmp_path) in words:
-                found.append(int(process.parent.name))
-        return found
-
     def wait_for(n: int) -> None:
-        until = time.monotonic() + 60
-        while len(at_work()) != n:
-            assert time.monotonic() < until, at_work()
-            time.sleep(0.1)
+        wait_until(lambda: len(at_work(tmp_path)) == n, tmp_path)
 
     how = [*BENCH, *MANY, "--methods", "NU", "--seeds", "0", "1", "--out", tmp_path, "--jobs", "2"]
     process = subprocess.Popen(kedge(*how), stderr=subprocess.PIPE, text=True)

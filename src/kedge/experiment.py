@@ -151,9 +151,9 @@ def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) ->
         name = f"{whole.protocol}: training episodes"
         with progress.task(name, left * whole.episodes_per_round) as tick:
             if jobs > 1:
-                for some in ([BASE], methods):
-                    left_over = [job for seed in seeds for job in seed.jobs(some)]
-                    work_off(folder, left_over, jobs, tick)
+                bases_first = [(some, seed) for some in ([BASE], methods) for seed in seeds]
+                left_over = [job for some, seed in bases_first for job in seed.jobs(some)]
+                work_off(folder, left_over, jobs, tick)
             runs = [run for seed in seeds for run in seed.runs(methods, tick)]
         chosen = protocol(whole.protocol)
         record = Record(
@@ -175,7 +175,7 @@ def work(folder: Path, job: Job, beside: int, tick: Tick) -> None:
     said = parse_json((folder / "experiment.json").read_text(encoding="utf-8"))
     del said["images"]
     seed = _Seed(from_dict(Experiment, said), job.seed, folder / f"seed-{job.seed}", beside)
-    seed.runs([] if job.method == BASE.label else [parse_method(job.method)], tick)
+    seed.runs_of(BASE if job.method == BASE.label else parse_method(job.method), tick)
 
 
 def check(experiment: Experiment) -> ImageTable:
@@ -250,7 +250,7 @@ def _options(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-BASE = Method("base", "new")  # round 0, which all methods share
+BASE = Method("base", "new", afresh=True)  # round 0, which all methods share
 
 
 class _Seed:
@@ -286,23 +286,29 @@ class _Seed:
 
     def jobs(self, methods: list[Method]) -> list[Job]:
         """Of those methods that have something left to train or to test."""
-        return [Job(self.seed, method.label) for method in methods if self._left(method)]
+        base = Job(self.seed, BASE.label)
+        return [
+            Job(self.seed, method.label, after=None if method.afresh else base)
+            for method in methods
+            if self._left(method)
+        ]
 
     def _left(self, method: Method) -> int:
         """Rounds that are not done yet."""
-        rounds = [0] if method is BASE else self.rounds
-        places = [self._place(method, round) for round in rounds]
+        places = [self._place(method, round) for round in self._rounds(method)]
         return sum(not (place / "run.json").exists() for place in places)
 
+    def _rounds(self, method: Method) -> range:
+        return range(1) if method is BASE else self.rounds
+
     def runs(self, methods: list[Method], tick: Tick) -> list[Run]:
-        base = self._run(BASE, 0, None, tick)
+        [base] = self.runs_of(BASE, tick)
         runs = [replace(base, method=method.label) for method in methods]
-        for method in methods:
-            previous = self._place(BASE, 0)
-            for round in self.rounds:
-                runs.append(self._run(method, round, previous, tick))
-                previous = self._place(method, round)
-        return runs
+        return runs + [run for method in methods for run in self.runs_of(method, tick)]
+
+    def runs_of(self, method: Method, tick: Tick) -> list[Run]:
+        """One method alone. Unless it starts afresh, the base round has to be there."""
+        return [self._run(method, round, tick) for round in self._rounds(method)]
 
     def pairs(self, methods: list[Method]) -> list[Pair]:
         """Every pair of methods on every pool; the same episodes, so the same places."""
@@ -327,7 +333,7 @@ class _Seed:
         shape = self.experiment.update_episode if round else self.experiment.episode
         return TrainConfig(shape, self.experiment.schedule, self.seed)
 
-    def _run(self, method: Method, round: int, previous: Path | None, tick: Tick) -> Run:
+    def _run(self, method: Method, round: int, tick: Tick) -> Run:
         """Train and test, unless that was done before."""
         place = self._place(method, round)
         done, state = place / "run.json", place / "training.safetensors"
@@ -335,7 +341,7 @@ class _Seed:
             state.unlink(missing_ok=True)  # of a run that was killed just before it did this
             return load_run(done)
         forget_peak_memory()
-        result = self._train(method, round, previous, place, tick)
+        result = self._train(method, round, place, tick)
         peak = peak_memory_mb() if result.history else 0.0
         run = self._test(method, round, result, peak, place)
         text = json.dumps(asdict(run), indent=1) + "\n"
@@ -346,17 +352,13 @@ class _Seed:
         progress.note(f"seed {self.seed}, round {round}, {method.label}: {said}")
         return run
 
-    def _train(
-        self, method: Method, round: int, previous: Path | None, place: Path, tick: Tick
-    ) -> RoundResult:
-        device = default_device()
+    def _train(self, method: Method, round: int, place: Path, tick: Tick) -> RoundResult:
         if method.trains_on == "nothing":
-            assert previous is not None
-            model = Model.load(previous / "model.kedge").to(device)
+            model = self._model(method, round - 1)
             model.save(place / "model.kedge")
             return RoundResult(model)
         delivery = self.benchmark.delivery(round, with_old=method.trains_on == "everything")
-        if previous is None or method.afresh:
+        if method.afresh:
             table = self.benchmark.table
             config = ModelConfig(
                 self.experiment.backbone,
@@ -367,9 +369,9 @@ class _Seed:
                 inverted=table.inverted,
             )
             pool = training_pool(method, delivery)
-            start = new_model(config, pool, torch_seed("weights", self.seed)).to(device)
+            start = new_model(config, pool, torch_seed("weights", self.seed)).to(default_device())
         else:
-            start = Model.load(previous / "model.kedge").to(device)
+            start = self._model(method, round - 1)
         memory = self._memory(method, round - 1) if round else {}
         checkpoint = place / "training.safetensors"
         shaped = self._config(round)
@@ -380,14 +382,18 @@ class _Seed:
             self._keep(method, round, result.model)
         return replace(result, seconds=result.seconds + time.perf_counter() - began)
 
+    def _model(self, method: Method, round: int) -> Model:
+        """That of a method after a round. That of the base round is shared."""
+        place = self._place(method if round else BASE, round)
+        return Model.load(place / "model.kedge").to(default_device())
+
     def _memory(self, method: Method, round: int) -> Memory:
         """What the method kept after a round. The base round is shared, but its memory is not."""
         if not method.remembers:
             return {}
         path = self._memory_path(method, round)
         if not path.exists() and round == 0:
-            model = Model.load(self._place(BASE, 0) / "model.kedge").to(default_device())
-            self._keep(method, 0, model)
+            self._keep(method, 0, self._model(method, 0))
         return load_tensors(path, "memory of a method")[1]
 
     def _keep(self, method: Method, round: int, model: Model) -> None:

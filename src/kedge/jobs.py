@@ -1,8 +1,9 @@
 """Several methods and seeds of an experiment at the same time, each in a process of its own.
 
-Once their base round is there, methods have nothing to do with each other. Several GPUs are dealt
-out in turn; a single one gains where NVIDIA's Multi-Process Service is on, and loses otherwise
-(LOG.md); the cores of a CPU are shared out.
+Once the base round of their seed is there, methods have nothing to do with each other; those that
+start from scratch do not even need it. Several GPUs are dealt out in turn; a single one gains where
+NVIDIA's Multi-Process Service is on, and loses otherwise (LOG.md); the cores of a CPU are shared
+out.
 
 A process that works for another ends with it, however that ends: its standard input is closed then.
 """
@@ -32,19 +33,24 @@ class Job:
 
     seed: int
     method: str
+    after: Job | None = None  # which has to be done before, now or by an earlier command
 
 
 Events = SimpleQueue[tuple[int, str | None]]  # from which place, and a line; None: it has ended
 
 
 def work_off(folder: Path, jobs: Iterable[Job], at_once: int, tick: Tick) -> None:
-    """Do the jobs of the experiment in a folder. The first that fails ends all."""
-    waiting, free, events = deque(jobs), deque(range(at_once)), Events()
+    """Do the jobs of the experiment in a folder: always the first that need not wait for another.
+    The first that fails ends all."""
+    waiting, free, events = list(jobs), deque(range(at_once)), Events()
     running: dict[int, tuple[Job, subprocess.Popen[str], list[str]]] = {}
     try:
         while waiting or running:
-            while waiting and free:
-                place, job = free.popleft(), waiting.popleft()
+            undone = {*waiting, *(job for job, _, _ in running.values())}
+            ready = [job for job in waiting if job.after not in undone]
+            for job in ready[: len(free)]:
+                waiting.remove(job)
+                place = free.popleft()
                 process = _start(folder, job, place, at_once)
                 running[place] = job, process, []
                 Thread(target=_listen, args=(place, process, events), daemon=True).start()
