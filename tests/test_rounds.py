@@ -78,7 +78,7 @@ def test_known_and_new_classes_are_named_together(model: Model) -> None:
     both = {"support": drawings(dict.fromkeys(NEW, 5)), "known": True}
     assert model.classifier(**both).classes == (*model.classes, *NEW)
     assert named(model, KINDS, **both)[0] > 0.35  # a guess is right in 9%
-    assert named(model, NEW, **both)[0] > 0.25
+    assert named(model, NEW, **both)[0] > 0.15
 
 
 def test_one_new_class_beside_the_known_ones(model: Model) -> None:

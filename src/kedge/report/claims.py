@@ -1,9 +1,9 @@
 """The claims of the paper, and what the records of a family say to each of them.
 
 A claim is made of comparisons, each of which has to come out above a bound. It held if all of
-their intervals lie wholly above, did not hold if any lies wholly below, and is undecided otherwise.
+them lie clearly above, did not hold if any lies clearly below, and is undecided otherwise.
 What counts was settled when the records on the drawings were known and before those on
-Tiny-ImageNet were made. That long runs stand beside the claims, and decide none, came later.
+Tiny-ImageNet were made, but for what `LATER` says.
 """
 
 from __future__ import annotations
@@ -17,22 +17,34 @@ from kedge.records import Record
 from kedge.report import reading, shapes, sweeps
 from kedge.report.beside import Place
 from kedge.report.evidence import (
+    AVERAGE,
     LABELS,
     Claim,
     Comparison,
     Found,
     Outcome,
     Wanted,
+    Where,
     compared,
     lost,
     minus,
+    of_base,
     pool_of,
     tables,
 )
 from kedge.report.notation import number
 from kedge.report.reading import BASE, OURS, PARAGON
 
-TOLERANCE = 1.0  # points; two trainings that differ in rounding alone end up to 0.7 apart (LOG.md)
+TOLERANCE = 1.0  # points; less than two trainings of one seed may end apart (LOG.md)
+LATER = (
+    "What counts was settled before the records on Tiny-ImageNet were made, but for what was "
+    "changed when they were known: long runs stand beside the claims and decide none; the paper’s "
+    "table 6 counts where the paragon is approached, which turned “undecided” into “did not hold” "
+    "there; one seed has to be clear by a further point, and does not count where several answer "
+    "the same question; and four claims of the paper were added that a review had missed: that "
+    "every update helps, that FT and DFA forget, that IDA trails them on new classes, and that on "
+    "average it is best."
+)
 MAIN = ("pn", "pn-1shot", "mini-pn", "pn-seeds", "pn-seeds-1shot", "pn-long")  # the paper's table 1
 BODY = (  # its tables 1 to 6
     *MAIN, "3-seeds", "tiered-pn", "ecm", "mini-ecm", "domain-pn", "domain-pn-5shot",
@@ -80,6 +92,35 @@ def _keeps_more_than_features(found: Found) -> list[Comparison]:
     return [*comparisons, *_longer(found, [(OURS, "DFA", "old")])]
 
 
+def _trails(found: Found) -> list[Comparison]:
+    wanted = [(rival, OURS, "new") for rival in ("FT", "DFA")]
+    return [one for table in tables(found, BODY) for one in compared(*table, wanted)]
+
+
+def _best_on_average(found: Found) -> list[Comparison]:
+    rivals = [(OURS, rival, AVERAGE) for rival in (BASE, "FT", "DFA", "EIML")]
+    aside = [(OURS, PARAGON, AVERAGE)]
+    comparisons = []
+    for table in tables(found, BODY):
+        if counted := compared(*table, rivals):
+            comparisons += [*counted, *compared(*table, aside, decides=False)]
+    return comparisons
+
+
+def _update_helps(found: Found) -> list[Comparison]:
+    updates = ("FT", "DFA", "EIML", OURS)
+    wanted = [(method, BASE, pool) for pool in ("new", "unseen") for method in updates]
+    return [one for table in tables(found, BODY) for one in compared(*table, wanted)]
+
+
+def _forget(found: Found) -> list[Comparison]:
+    comparisons = []
+    for where, record in tables(found, BODY):
+        wanted = [(BASE, method, of_base(record)) for method in ("FT", "DFA")]
+        comparisons += compared(where, record, wanted)
+    return comparisons
+
+
 def _paragon(found: Found) -> list[Comparison]:
     """Where the paragon is not clearly ahead of fine-tuning, there is nothing to approach."""
     comparisons = []
@@ -93,7 +134,7 @@ def _paragon(found: Found) -> list[Comparison]:
     return [*comparisons, *longer]
 
 
-def _ahead(found: Found) -> set[str]:
+def _ahead(found: Found) -> set[Where]:
     """The long runs in which the paragon is clearly ahead of fine-tuning."""
     gaps = _longer(found, [(PARAGON, "FT", "unseen")])
     return {one.where for one in gaps if one.outcome == Outcome.HELD}
@@ -115,7 +156,7 @@ def _two_rounds(found: Found) -> list[Comparison]:
     once = [record for _, record in tables(found, ("pn", "mini-pn"))]
     for where, twice in tables(found, ("two-rounds",)):
         for record in (record for record in once if _alike(record, twice)):
-            for method in (OURS, "FT", "DFA"):
+            for method in (OURS, "FT", "DFA", PARAGON):
                 score = _gap(twice, record, method)
                 if score is not None:
                     what, ours = f"{method} in two rounds − in one", method == OURS
@@ -150,9 +191,8 @@ def _weights(found: Found) -> list[Comparison]:
             ends = [(high, low, "old"), (low, high, "new")]
             middle = [(curve.kept, end, "unseen") for end in (low, high)]
             comparisons += compared(*table, [*ends, *middle])
-            comparisons += compared(
-                *table, [(high, BASE, "old"), (high, BASE, "new")], decides=False
-            )
+            beside = [(curve.kept, low, "new"), (high, BASE, "old"), (high, BASE, "new")]
+            comparisons += compared(*table, beside, decides=False)
     return comparisons
 
 
@@ -181,16 +221,18 @@ def _training_shapes(found: Found) -> list[Comparison]:
     comparisons = []
     for pool, *both in zip(pools, *columns, strict=True):
         theirs, ours = map(_range, both)
-        where = f"tested at {reading.tested(record, pool)}"
+        about = f"tested at {reading.tested(record, pool)}"
+        where = Where(about, len(record.seeds), found["ways-shots-ecm"].name)
         half = Score(theirs.mean / 2 - ours.mean, math.hypot(theirs.ci / 2, ours.ci), ours.n)
         ranges = [f"{number(one.mean)} ± {number(one.ci)}" for one in (theirs, ours)]
-        what = f"half the range with prototypes ({ranges[0]}) − that with ECM ({ranges[1]})"
+        over = f"half the range over {len(both[0])} training shapes"
+        what = f"{over} with prototypes ({ranges[0]}) − that with ECM ({ranges[1]})"
         comparisons.append(Comparison(what, "unseen", where, half))
     return comparisons
 
 
 def _range(scores: Sequence[Score]) -> Score:
-    """The most minus the least; two trainings share nothing, so that their intervals add up."""
+    """The most minus the least; two trainings share nothing, and count as independent."""
     least, most = (pick(scores, key=lambda score: score.mean) for pick in (min, max))
     return Score(most.mean - least.mean, math.hypot(most.ci, least.ci), least.n)
 
@@ -215,7 +257,8 @@ CLAIMS = (
         "On unseen classes IDA is better than every baseline.",
         "section 3.3, tables 1 to 6",
         "IDA − NU, − FT, − DFA and − EIML, as far as they were run, on unseen classes above 0, in "
-        f"every table that repeats one of the paper’s tables 1 to 6. Beside it, {MORE}.",
+        "every table that repeats one of the paper’s tables 1 to 6 (the paper itself excepts "
+        f"tieredImageNet at 1 shot). Beside it, {MORE}.",
         _best,
     ),
     Claim(
@@ -236,6 +279,20 @@ CLAIMS = (
         _keeps_more_than_features,
     ),
     Claim(
+        "On new classes IDA trails FT and DFA.",
+        "section 3.3, tables 1 to 6",
+        "FT − IDA and DFA − IDA on new classes above 0, in every table that repeats one of the "
+        "paper’s tables 1 to 6.",
+        _trails,
+    ),
+    Claim(
+        "On average over old, new and unseen classes IDA is better than every baseline.",
+        "section 3.3, tables 1 to 6",
+        "IDA − NU, − FT, − DFA and − EIML, as far as they were run, in the mean over the three "
+        "above 0, in every table that repeats one of the paper’s tables 1 to 6. Beside it, PAR.",
+        _best_on_average,
+    ),
+    Claim(
         "IDA approaches the paragon (PAR), which sees all data.",
         "sections 3.3 and 3.4, tables 1 and 6",
         "IDA − PAR on unseen classes above −1, in every table that repeats the paper’s table 1 or "
@@ -246,7 +303,7 @@ CLAIMS = (
         "nothing to approach.",
     ),
     Claim(
-        "EIML, which keeps images, is no better than IDA.",
+        "EIML, which keeps images, is no better than IDA on unseen classes.",
         "section 3.3 and appendix B, tables 1 and 7",
         "IDA − EIML on unseen classes above −1, in every table of one update with prototypes, but "
         "for sweeps. Beside it, old classes, on which the paper has EIML ahead, and new ones, and "
@@ -254,17 +311,33 @@ CLAIMS = (
         _rehearsal,
     ),
     Claim(
+        "Every update helps new and unseen classes.",
+        "section 3.3, tables 1 to 6",
+        "FT, DFA, EIML and IDA, as far as they were run, − NU on new and on unseen classes above "
+        "0, in every table that repeats one of the paper’s tables 1 to 6.",
+        _update_helps,
+    ),
+    Claim(
+        "FT and DFA, which keep nothing of old classes, forget them.",
+        "section 3.3, tables 1 to 6",
+        "NU − FT and NU − DFA above 0 on the classes that the base had learned, in every table "
+        "that repeats one of the paper’s tables 1 to 6.",
+        _forget,
+    ),
+    Claim(
         "Nothing is lost when the new classes come in two rounds.",
         "section 3.3, table 6",
         "IDA on unseen classes after two rounds − after one with the same classes above −1; these "
-        "are trained apart, so that their intervals add up. Beside it, the same for FT and DFA.",
+        "are trained apart, and count as independent. Beside it, the same for FT and DFA, and for "
+        "PAR, which is trained anew on the same images and shows what another training changes.",
         _two_rounds,
     ),
     Claim(
         "λ trades old classes for new ones, and unseen ones are best in between.",
         "appendix C",
         "Largest λ − λ=0 on old and λ=0 − largest λ on new classes above 0; λ=1 − each of the two "
-        "on unseen classes above 0. Beside it, how near the largest λ comes to NU.",
+        "on unseen classes above 0. Beside it, λ=1 − λ=0 on new ones, and how near the largest λ "
+        "comes to NU.",
         _weights,
     ),
     Claim(

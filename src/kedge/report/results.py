@@ -5,6 +5,7 @@ It is a function of the records and of where they lie: pictures and files are li
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ from pathlib import Path
 from kedge.durable import write_atomically
 from kedge.errors import KedgeError
 from kedge.records import Collection
-from kedge.report import reading
-from kedge.report.claims import CLAIMS
+from kedge.report import captions, reading
+from kedge.report.claims import CLAIMS, LATER
 from kedge.report.evidence import FAMILIES, Comparison, Finding, Outcome, of_family
 from kedge.report.notation import counted, listing
 from kedge.report.page import heading
@@ -34,16 +35,17 @@ INTRODUCTION = (
     "classifier of a few examples; at *5-shot* it gets five of each class."
 )
 RULES = (
-    "A claim **held** if, in every comparison that decides it, the 95% interval of the difference "
-    "lies wholly on the side that the paper says; it **did not hold** if in any of them the "
-    "interval lies wholly on the other side; otherwise it is **undecided**. Where the paper says "
-    "that something is no worse, up to 1 point counts as no worse: two trainings that differ in "
-    "rounding alone have ended 0.7 apart. The methods of one table answer the very same episodes, "
-    "and their differences are taken episode by episode. With one seed the interval is over these "
-    "episodes, and tells two models apart rather than two methods; with three it is over seeds, "
-    "that is over other classes and other weights. Of comparisons between equals, one in twenty "
-    "would come out clear by chance. What stands beside a claim decides nothing. Runs of more than "
-    "two updates stand there, since the paper’s claims are about one or two; where such a run "
+    "A claim **held** if, in every comparison that decides it, the difference lies clearly on the "
+    "side that the paper says; it **did not hold** if in any of them it lies clearly on the other "
+    "side; otherwise it is **undecided**. Where the paper says that something is no worse, up to 1 "
+    "point counts as no worse. The methods of one table answer the very same episodes, and their "
+    "differences are taken episode by episode. From three seeds on, the 95% interval is over "
+    "seeds, that is over other classes and other weights, and *clearly* means that all of it lies "
+    "on that side. With one seed it is over episodes, and tells two models apart rather than two "
+    "methods: another training would change more than that. So with one seed a difference has to "
+    "be clear by a further point, about as much as seeds differ in such a difference (where there "
+    "are three, each is shown by itself). What stands beside a claim decides nothing. Runs of more "
+    "than two updates stand there, since the paper’s claims are about one or two; where such a run "
     "shows clearly what none of the tables that count does, the claim’s line says so."
 )
 READING = (
@@ -80,11 +82,12 @@ def results_page(runs: Sequence[Path], page: Path) -> str:
         for family, name in FAMILIES.items()
         if (found := of_family(family, collections))
     }
-    blocks = [MARK, "# Results", INTRODUCTION]
+    title = f"Results on {next(iter(findings))}" if len(findings) == 1 else "Results"
+    blocks = [MARK, f"# {title}", INTRODUCTION]
     for name, some in findings.items():
-        blocks += [f"## The paper’s claims on {name}", *_claims(some)]
+        blocks += [f"## The paper’s claims on {name}", _setup(name, collections), *_claims(some)]
     if findings:
-        blocks += ["## How the verdicts come about", RULES]
+        blocks += ["## How the verdicts come about", RULES, LATER]
         blocks += [_details(name, some) for name, some in findings.items()]
     blocks += ["## The methods", _methods(collections)]
     blocks += ["## The records", READING, _contents(collections)]
@@ -125,6 +128,23 @@ def _claims(findings: Sequence[Finding]) -> list[str]:
     ]
 
 
+def _setup(name: str, collections: Iterable[Collection]) -> str:
+    """With what the records of a family were made."""
+    family = next(family for family, known in FAMILIES.items() if known == name)
+    records = [r for one in of_family(family, collections).values() for r in one.parts.values()]
+    lengths = {(s["epochs"], s["episodes"]) for r in records if (s := r.config.get("schedule"))}
+    networks = sorted({markdown(network) for r in records if (network := captions.backbone(r))})
+    ends = sorted(lengths, key=math.prod)
+    rounds = [
+        f"{epochs} × {episodes}" for epochs, episodes in dict.fromkeys((*ends[:1], *ends[-1:]))
+    ]
+    return (
+        f"Networks: {listing(networks)}. A round has {' to '.join(rounds)} episodes (epochs × "
+        "episodes; the paper’s have 200 × 800). The tables behind each line, with their settings, "
+        "are [below](#the-records)."
+    )
+
+
 def _unbroken(text: str) -> str:
     """No line ends within '− FT +3.4 ± 0.3'."""
     return text.replace(" ± ", "\u00a0±\u00a0").replace("− ", "−\u00a0")
@@ -137,7 +157,7 @@ def _details(name: str, findings: Sequence[Finding]) -> str:
         blocks.append(f"**{markdown(found.claim.sentence)}** {markdown(found.claim.rule)}")
         rows = [
             (
-                markdown(one.where),
+                f"[{markdown(str(one.where))}](#{slug(one.where.record)})",
                 markdown(f"{one.what}, {one.on}"),
                 markdown(one.value),
                 _standing(one),
