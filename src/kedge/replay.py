@@ -119,8 +119,16 @@ class Replay:
                 self.number.zero_()
                 body()
         torch.cuda.current_stream().wait_stream(aside)
-        with torch.cuda.graph(graph):
-            body()
+        draws = torch.cuda.default_generators[torch.cuda.current_device()]
+        spare = draws.clone_state()
+        try:
+            with torch.cuda.graph(graph):
+                body()
+        except BaseException:
+            # PyTorch leaves it in the state of one that is being recorded (its issue 171263), and
+            # whoever goes on without a graph could not draw from it.
+            draws.graphsafe_set_state(spare)
+            raise
         return graph
 
     def _one(self) -> None:

@@ -105,7 +105,9 @@ class RidgeHead(Head):
         size = moments.diagonal(dim1=-2, dim2=-1).sum(-1)
         ridge = torch.diag_embed((strength * size)[..., None].expand_as(wanted))
         factor, _ = torch.linalg.cholesky_ex(moments + ridge)
-        return torch.cholesky_solve(wanted[..., None], factor)[..., 0]
+        # Not by cholesky_solve, which on a GPU may not be part of a recorded graph.
+        half = torch.linalg.solve_triangular(factor, wanted[..., None], upper=False)
+        return torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
 
 
 def _sides(
