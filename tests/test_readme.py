@@ -31,7 +31,7 @@ def test_the_verdicts_are_those_of_the_results_page() -> None:
     counted = re.findall(r"Of \d+ claims: [^.]+\.", README)
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert len(counted) == 1
-    assert counted[0] in page.split("on Tiny-ImageNet\n")[1].split("\n## ")[0]
+    assert counted[0] in page.split("claims on Tiny-ImageNet\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize("folder", sorted(p for p in (ROOT / "records").iterdir() if p.is_dir()))
