@@ -29,13 +29,14 @@ from kedge.report.style import (
     text_width,
 )  # fmt: skip
 
+LEAST = 6.0  # points that a panel shows, lest a small difference looks large
 TEXTS = {  # of sweep-<option> and sweep-<option>-plane
     "sweep": (
         "Accuracy as {option} changes",
         (
             "A point is one value of {option}, with its 95% interval; the values stand evenly "
             "spaced.{default} The level lines are the methods whose option is not varied here"
-            "{shade}. Every panel has its own scale."
+            "{shade}. Every panel has its own scale, of 6 points at least."
         ),
     ),
     "sweep-plane": (
@@ -110,6 +111,9 @@ def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
             axes.set_xlim(-0.4, len(values) - 0.6)
             axes.grid(axis="x", visible=False)
             axes.margins(y=0.07)
+            low, high = axes.get_ylim()
+            room = max(0.0, LEAST - (high - low)) / 2
+            axes.set_ylim(low - room, high + room)
         for axes in grid[len(pools) :]:
             axes.set_visible(False)
         for axes in grid[: len(pools) : across]:
