@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from kedge.report.closer import (
     standing_table,
     variants_table,
 )
+from kedge.report.evidence import FAMILIES, Comparison, of_family
 from kedge.report.layout import Table
+from kedge.report.overview import mark
 from kedge.report.results import MARK, results_page, write_results
+from kedge.report.sections import Entry
 from kedge.report.tables import accuracy_table
 from kedge.training import Epoch
 
@@ -42,6 +47,26 @@ def test_the_committed_page_is_what_the_committed_records_give(name: str) -> Non
     anew = f"write it anew with: kedge report {PAGES[name]} --results docs/{name}"
     assert not differ, f"{name}, line {differ[0]}; {anew}"
     assert there == rendered, f"{name}: {anew}"
+
+
+def deciding(folders: Iterable[Path]) -> list[Comparison]:
+    collections = [Entry.load(folder).collection for folder in folders]
+    families = [found for key in FAMILIES if (found := of_family(key, collections))]
+    return [one for found in families for claim in CLAIMS for one in claim.judge(found).deciding]
+
+
+def marks(picture: Path) -> list[str]:
+    ids = re.findall(r'<g id="([^"]* − [^"]*)"', picture.read_text(encoding="utf-8"))
+    return sorted(map(html.unescape, ids))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_committed_picture_shows_the_committed_records(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    (picture,) = re.findall(r"\(figures/(\S+)\.svg\)", text)
+    assert marks(ROOT / "docs" / "figures" / f"{picture}.svg") == sorted(
+        map(mark, deciding(ROOT.glob(PAGES[name])))
+    )
 
 
 def test_every_record_is_on_a_page() -> None:
@@ -390,7 +415,9 @@ def test_the_command_writes_the_page_and_writes_it_anew(ready: Any, tmp_path: Pa
     page = tmp_path / "docs" / "page.md"
     text = page.read_text(encoding="utf-8")
     assert text == results_page([folder], page)
-    assert sorted(tmp_path.rglob("*")) == sorted([*before, page.parent, page])  # and no report
+    picture = page.parent / "figures" / "page-tiny.svg"
+    written = [page.parent, page, picture.parent, picture]  # and no report
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, *written])
     page.write_text(f"{MARK}\nold", encoding="utf-8")
     assert ready.kedge("report", "--results", "docs/page.md", "tiny-pn", cwd=tmp_path).rc == 0
     assert page.read_text(encoding="utf-8") == text

@@ -165,7 +165,8 @@ class Report:
 
     With --results PAGE, the reports stay as they are, and one Markdown page is written for all runs
     together: first the claims of the paper, each held, not held or undecided by these runs, with
-    the numbers; then the tables of every run, with links to its figures.
+    the numbers and a picture of them, which lies in figures/ beside the page; then the tables of
+    every run, with links to its figures.
     """
 
     runs: Annotated[

@@ -173,8 +173,4 @@ def _latex(tables: Sequence[Table], prefix: str) -> bytes:
 
 def _write(files: dict[str, bytes], folder: Path) -> None:
     for name, content in files.items():
-        write_atomically(folder / name, partial(_fill, content))
-
-
-def _fill(content: bytes, part: Path) -> None:
-    part.write_bytes(content)
+        write_atomically(folder / name, partial(Path.write_bytes, data=content))

@@ -8,18 +8,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from kedge.durable import write_atomically
 from kedge.errors import KedgeError
-from kedge.records import Collection
+from kedge.records import Collection, Record
 from kedge.report import captions, reading
 from kedge.report.claims import CLAIMS, LATER
 from kedge.report.evidence import FAMILIES, Comparison, Finding, Outcome, of_family
 from kedge.report.notation import counted, listing
+from kedge.report.overview import CAPTION, overview_figure
 from kedge.report.page import heading
 from kedge.report.renderings import markdown, slug
 from kedge.report.sections import Entry, section
+from kedge.report.style import encode
 from kedge.report.verdict import legends
 
 MARK = "<!-- Written by 'kedge report --results' from records: change those, not this page. -->"
@@ -67,28 +72,64 @@ def write_results(runs: Sequence[Path], page: Path) -> Path:
         raise KedgeError(
             f"{page}: is there already and is no results page; give --results another name."
         )
-    text = results_page(runs, page)
-    write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
+    entries = _entries(runs)
+    families = _families(entries)
+    drawn = {_picture(page, one): overview_figure(one.findings) for one in families}
+    files = {path: encode(figure, "svg") for path, figure in drawn.items() if figure}
+    files[page] = _text(entries, families, page).encode()
+    for path, content in files.items():
+        write_atomically(path, partial(Path.write_bytes, data=content))
     return page
 
 
 def results_page(runs: Sequence[Path], page: Path) -> str:
     """The text of a page at this place, with all records of these folders."""
+    entries = _entries(runs)
+    return _text(entries, _families(entries), page)
+
+
+@dataclass(frozen=True)
+class _Family:
+    key: str  # "tiny"
+    name: str  # "Tiny-ImageNet"
+    records: tuple[Record, ...]
+    findings: tuple[Finding, ...]
+
+
+def _entries(runs: Sequence[Path]) -> list[Entry]:
     entries = sorted(map(Entry.load, dict.fromkeys(runs)), key=lambda entry: entry.rank)
     _refuse_twice(entries)
+    return entries
+
+
+def _families(entries: Sequence[Entry]) -> list[_Family]:
+    """Those of which there are records, and what these say."""
+    families = []
+    for key, name in FAMILIES.items():
+        if found := of_family(key, [entry.collection for entry in entries]):
+            records = tuple(record for one in found.values() for record in one.parts.values())
+            findings = tuple(claim.judge(found) for claim in CLAIMS)
+            families.append(_Family(key, name, records, findings))
+    return families
+
+
+def _picture(page: Path, family: _Family) -> Path:
+    return page.parent / "figures" / f"{page.stem}-{family.key}.svg"
+
+
+def _text(entries: Sequence[Entry], families: Sequence[_Family], page: Path) -> str:
     collections = [entry.collection for entry in entries]
-    findings = {
-        name: [claim.judge(found) for claim in CLAIMS]
-        for family, name in FAMILIES.items()
-        if (found := of_family(family, collections))
-    }
-    title = f"Results on {next(iter(findings))}" if len(findings) == 1 else "Results"
+    title = f"Results on {families[0].name}" if len(families) == 1 else "Results"
     blocks = [MARK, f"# {title}", INTRODUCTION]
-    for name, some in findings.items():
-        blocks += [f"## The paper’s claims on {name}", _setup(name, collections), *_claims(some)]
-    if findings:
+    for family in families:
+        blocks += [f"## The paper’s claims on {family.name}", _setup(family.records)]
+        blocks += _claims(family.findings)
+        if any(finding.deciding for finding in family.findings):
+            path = _picture(page, family).relative_to(page.parent).as_posix()
+            blocks += [f"![All comparisons, claim by claim]({quote(path)})", CAPTION]
+    if families:
         blocks += ["## How the verdicts come about", RULES, LATER]
-        blocks += [_details(name, some) for name, some in findings.items()]
+        blocks += [_details(family.name, family.findings) for family in families]
     blocks += ["## The methods", _methods(collections)]
     blocks += ["## The records", READING, _contents(collections)]
     for entry in entries:
@@ -128,10 +169,8 @@ def _claims(findings: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _setup(name: str, collections: Iterable[Collection]) -> str:
-    """With what the records of a family were made."""
-    family = next(family for family, known in FAMILIES.items() if known == name)
-    records = [r for one in of_family(family, collections).values() for r in one.parts.values()]
+def _setup(records: Sequence[Record]) -> str:
+    """With what they were made."""
     lengths = {(s["epochs"], s["episodes"]) for r in records if (s := r.config.get("schedule"))}
     networks = sorted({markdown(network) for r in records if (network := captions.backbone(r))})
     ends = sorted(lengths, key=math.prod)
