@@ -1,6 +1,7 @@
 """The results page: one Markdown file for many records, the paper's claims first.
 
-It is a function of the records and of where they lie: pictures and files are linked, not copied.
+It is a function of the records and of where they lie: their pictures and files are linked, not
+copied. A picture of all comparisons lies beside the page.
 """
 
 from __future__ import annotations
