@@ -74,15 +74,15 @@ def average_difference(
     record: Record, a: str, b: str, round: int, pools: Sequence[str]
 ) -> Score | None:
     """a − b, the mean over pools. Different pools are different episodes, which are independent."""
+    ours, theirs = ([_means(record, m, round, pool) for pool in pools] for m in (a, b))
+    shared = sorted(set.intersection(*(set(means) for means in (*ours, *theirs))))
+    if len(shared) >= ENOUGH_SEEDS:
+        sums = [sum(x[s] - y[s] for x, y in zip(ours, theirs, strict=True)) for s in shared]
+        return over_seeds([total / len(pools) for total in sums])
     found = [difference(record, a, b, round, pool) for pool in pools]
     each = [score for score in found if score is not None]
     if len(each) < len(pools):
         return None
-    ours, theirs = ([_means(record, m, round, pool) for pool in pools] for m in (a, b))
-    shared = sorted(ours[0].keys() & theirs[0].keys())
-    if len(shared) >= ENOUGH_SEEDS:
-        sums = [sum(x[s] - y[s] for x, y in zip(ours, theirs, strict=True)) for s in shared]
-        return over_seeds([total / len(pools) for total in sums])
     mean = sum(score.mean for score in each) / len(pools)
     return Score(mean, math.hypot(*(score.ci for score in each)) / len(pools), each[0].n)
 

@@ -15,7 +15,7 @@ from kedge import metrics
 from kedge.config import written
 from kedge.evaluation import Score
 from kedge.records import Collection, Record
-from kedge.report import reading
+from kedge.report import captions, reading
 from kedge.report.beside import Place
 from kedge.report.notation import listing, number, signed
 from kedge.report.reading import BASE
@@ -39,7 +39,7 @@ LABELS = {  # how names go on: how the record is called; in reading order
 }  # fmt: skip
 AVERAGE = "average"  # over old, new and unseen classes, each counting the same
 ONE_SEED = 1.0  # points, by which a difference has to be clearer where seeds are too few
-FIRST = "round_0"  # the pool of the classes that the base has learned, where rounds are several
+FIRST = f"{reading.ROUND_POOL}0"  # of what the base has learned, where rounds are several
 Found = Mapping[str, Collection]  # of one family, by how the names go on
 Wanted = tuple[str, str, str]  # a method, minus a method, on which classes
 
@@ -50,6 +50,7 @@ class Where:
 
     about: str  # "prototypes, 5-shot"
     seeds: int = 1
+    length: str = ""  # of its rounds
     record: str = ""  # the name under which it is on the page
 
     def __str__(self) -> str:
@@ -87,8 +88,8 @@ class Comparison:
         return Outcome.FAILED if self.score.mean + reach < self.bound else Outcome.OPEN
 
     @property
-    def question(self) -> tuple[str, str, str]:
-        return self.what, self.on, self.where.about
+    def question(self) -> tuple[str, ...]:
+        return self.what, self.on, self.where.about, self.where.length
 
     @property
     def value(self) -> str:
@@ -106,7 +107,7 @@ class Claim:
     def judge(self, found: Found) -> Finding:
         """What was done with one seed does not count beside the same with several."""
         every = self.compare(found)
-        most: dict[tuple[str, str, str], int] = {}
+        most: dict[tuple[str, ...], int] = {}
         for one in every:
             most[one.question] = max(one.where.seeds, most.get(one.question, 0))
         return Finding(self, tuple(one for one in every if one.where.seeds == most[one.question]))
@@ -155,11 +156,9 @@ class Finding:
     def _numbers(self, about: str) -> str:
         """'3 seeds: IDA − FT +2.4 ± 1.3 on unseen; one seed: …'."""
         there = [one for one in self._asked if one.where.about == about]
-        draws = sorted({one.where for one in there}, key=lambda where: -where.seeds)
-        by_draws = {
-            where.draws: [one for one in there if one.where.seeds == where.seeds] for where in draws
-        }
-        return "; ".join(f"{draws}: {_told(some)}" for draws, some in by_draws.items())
+        there.sort(key=lambda one: -one.where.seeds)
+        by_draws = itertools.groupby(there, key=lambda one: one.where.draws)
+        return "; ".join(f"{draws}: {_told(list(some))}" for draws, some in by_draws)
 
     def _otherwise(self) -> list[str]:
         """What goes clearly one way in a longer run, and in no table that counts."""
@@ -225,7 +224,9 @@ def tables(found: Found, suffixes: Sequence[str]) -> Iterator[tuple[Where, Recor
             n_updates = len(reading.incremental_rounds(record))
             updates = [f"{n_updates} updates"] if n_updates > 1 else []
             about = ", ".join([LABELS[suffix] or record.name, *shots, *updates])
-            yield Where(about, len(record.seeds), found[suffix].name), record
+            schedule = record.config.get("schedule")
+            length = captions.length(schedule) if schedule else ""
+            yield Where(about, len(record.seeds), length, found[suffix].name), record
 
 
 def pool_of(record: Record, kind: str) -> str:

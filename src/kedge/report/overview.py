@@ -20,21 +20,27 @@ LINEAR = 3.0  # points; beyond them the scale is logarithmic
 CAPTION = (
     "Each mark is a comparison that decides a claim: by how many points it goes beyond what the "
     "claim needs, with its 95% interval. Filled: over three seeds or more. Hollow: one seed, which "
-    "in the shaded area decides nothing. Beyond 3 points the scale is logarithmic."
+    "decides only where all of its interval is outside the shaded area. Beyond 3 points the scale "
+    "is logarithmic."
 )
 TICKS = (-20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)
 LETTERS = 40  # in a line of a claim
 
 
+def judged(findings: Sequence[Finding]) -> list[Finding]:
+    """Those of which some record decides."""
+    return [finding for finding in findings if finding.deciding]
+
+
 def overview_figure(findings: Sequence[Finding]) -> Figure | None:
     """A row for each claim that has been put to the test, a mark for each comparison."""
-    judged = [finding for finding in findings if finding.deciding]
-    if not judged:
+    rows = judged(findings)
+    if not rows:
         return None
-    texts = [textwrap.wrap(finding.claim.sentence, LETTERS) for finding in judged]
+    texts = [textwrap.wrap(finding.claim.sentence, LETTERS) for finding in rows]
     heights = [
         max(len(text) + 0.9, 1.2 + 0.22 * len(finding.deciding))
-        for text, finding in zip(texts, judged, strict=True)
+        for text, finding in zip(texts, rows, strict=True)
     ]
     tops = [sum(heights[:n]) for n in range(len(heights))]
     with house_style():
@@ -42,7 +48,7 @@ def overview_figure(findings: Sequence[Finding]) -> Figure | None:
         axes = figure.add_subplot()
         axes.axvspan(-ONE_SEED, ONE_SEED, color="#efefec", linewidth=0, zorder=0)
         axes.axvline(0.0, color=INK, linewidth=0.9, zorder=1)
-        for finding, top, height in zip(judged, tops, heights, strict=True):
+        for finding, top, height in zip(rows, tops, heights, strict=True):
             axes.axhline(top, color="#d9d9d9", linewidth=0.8, zorder=0)
             some = sorted(finding.deciding, key=lambda one: one.bound - one.score.mean)
             for place, one in enumerate(some):
@@ -62,7 +68,7 @@ def overview_figure(findings: Sequence[Finding]) -> Figure | None:
         axes.set_ylim(sum(heights), 0)
         axes.set_yticks([top + height / 2 for top, height in zip(tops, heights, strict=True)])
         axes.set_yticklabels(["\n".join(text) for text in texts], fontsize=8.5)
-        for tick, finding in zip(axes.get_yticklabels(), judged, strict=True):
+        for tick, finding in zip(axes.get_yticklabels(), rows, strict=True):
             tick.set_color(COLOURS[finding.outcome])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
