@@ -488,6 +488,9 @@ def test_a_long_run_whose_paragon_is_none_is_left_out() -> None:
     behind = longer(PAR=(77.0, 86.0, 60.0))
     finding = claim("IDA approaches").judge(found(pn=a_record(), rounds=behind))
     assert [one.where for one in finding.comparisons if one.aside] == []
+    goes_on = longer(PAR=(77.0, 86.0, 60.0), **{"PAR start=last": (77.0, 86.0, 75.0)})
+    finding = claim("IDA approaches").judge(found(pn=a_record(), rounds=goes_on))
+    assert finding.sentences[-1].endswith("IDA − PAR start=last −6.0 ± 0.3 on unseen.")
 
 
 # ── what a rule says is what is counted ──────────────────────────────────────────────────────

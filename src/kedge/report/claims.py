@@ -130,10 +130,12 @@ def _paragon(found: Found) -> list[Comparison]:
         decides = any(one.outcome == Outcome.HELD for one in gap)
         if near := compared(*table, wanted, -TOLERANCE, decides):
             comparisons += [*near, *gap]
-    gaps = _longer(found, [(PARAGON, "FT", "unseen")])
-    ahead = {one.where for one in gaps if one.outcome == Outcome.HELD}
-    longer = [one for one in _longer(found, wanted, -TOLERANCE) if one.where in ahead]
-    return [*comparisons, *longer]
+    for paragon in (PARAGON, f"{PARAGON} start=last"):  # from scratch, short rounds lead nowhere
+        gaps = _longer(found, [(paragon, "FT", "unseen")])
+        ahead = {one.where for one in gaps if one.outcome == Outcome.HELD}
+        longer = _longer(found, [(OURS, paragon, "unseen")], -TOLERANCE)
+        comparisons += [one for one in longer if one.where in ahead]
+    return comparisons
 
 
 def _rehearsal(found: Found) -> list[Comparison]:

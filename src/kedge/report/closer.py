@@ -74,7 +74,8 @@ def standing_table(record: Record) -> Table | None:
     """IDA minus the others that matter in a long run, after every round."""
     lead, rounds = reading.leads(record)[0], reading.incremental_rounds(record)
     present = reading.methods_after(record, reading.final_round(record))
-    others = [method for method in ("FT", "EIML", reading.PARAGON) if method in present]
+    paragons = [method for method in present if reading.family(method) == reading.PARAGON]
+    others = [*(method for method in ("FT", "EIML") if method in present), *paragons]
     pools = [
         pool
         for pool in reading.table_pools(record, reading.final_round(record))
