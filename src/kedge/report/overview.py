@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from kedge.metrics import ENOUGH_SEEDS
 from kedge.report.evidence import ONE_SEED, Comparison, Finding, Outcome
-from kedge.report.style import INK, QUIET, WIDTH, head, house_style
+from kedge.report.style import INK, QUIET, RULE, WIDTH, head, house_style
 
 COLOURS = {Outcome.HELD: "#0072b2", Outcome.OPEN: QUIET, Outcome.FAILED: "#d55e00"}
 MARKERS = {Outcome.HELD: "o", Outcome.OPEN: "s", Outcome.FAILED: "D"}
@@ -49,7 +49,7 @@ def overview_figure(findings: Sequence[Finding]) -> Figure | None:
         axes.axvspan(-ONE_SEED, ONE_SEED, color="#efefec", linewidth=0, zorder=0)
         axes.axvline(0.0, color=INK, linewidth=0.9, zorder=1)
         for finding, top, height in zip(rows, tops, heights, strict=True):
-            axes.axhline(top, color="#d9d9d9", linewidth=0.8, zorder=0)
+            axes.axhline(top, color=RULE, linewidth=0.8, zorder=0)
             some = sorted(finding.deciding, key=lambda one: one.bound - one.score.mean)
             for place, one in enumerate(some):
                 y = top + height * (place + 1) / (len(some) + 1)
