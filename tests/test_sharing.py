@@ -131,10 +131,29 @@ def test_too_little_is_told_as_its_owner_counts(
     assert [word for word in words if word not in str(caught.value)] == [], caught.value
 
 
+@pytest.mark.parametrize("counts", [[40, 5, 5], [400, 4, 4, 1]])
+def test_one_large_class_does_not_shut_out_the_others(counts: list[int]) -> None:
+    """Alone it would be worth more than all of them, but an episode needs two classes."""
+    found = shared(counts)
+    assert len(found.train.classes) == 3
+    table, val = images([40] * 6), images(counts, "other")
+    for one, other in ((table, val), (val, table)):
+        both = share_out(one, other, FREE, 0)
+        assert min(len(both.train.classes), len(both.val.classes)) >= 3
+    pool, shape, _ = to_be_tested(images([20, 20, 2, 2, 2]), EpisodeWish(n_way=5))
+    assert len(pool.classes) == shape.n_way == 5
+
+
 @pytest.mark.parametrize("val", [[1, 1, 1], [40]])
 def test_images_to_validate_on_must_be_enough_too(val: list[int]) -> None:
     with pytest.raises(KedgeError, match="own: "):
         share_out(images([40] * 6), images(val, "other"), FREE, 0)
+
+
+def test_which_images_are_too_few_to_validate_on_is_told() -> None:
+    few = r"needs 2 of each class .*; 2 images have 1 of the 3 classes: add images, or add classes"
+    with pytest.raises(KedgeError, match=few):
+        share_out(images([40] * 6), images([40, 1, 1], "other"), FREE, 0)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +177,12 @@ def test_tests_are_the_usual_ones_where_they_can_be(
 def test_too_little_to_test_with_is_told() -> None:
     with pytest.raises(KedgeError, match="has 1 image, but an episode needs 2"):
         to_be_tested(images([1, 1]), FREE)
+    with pytest.raises(KedgeError, match=r"has 20 images, .*; 2 images have 1 of the 3 classes"):
+        to_be_tested(images([20, 1, 1]), FREE)
     with pytest.raises(KedgeError, match="there is 1 class"):
         to_be_tested(images([10]), FREE)
+    with pytest.raises(KedgeError, match=r"2 images have 3 of the 5 .* or lower --n-way\."):
+        to_be_tested(images([20, 20, 2, 1, 1]), EpisodeWish(n_way=5))
     with pytest.raises(KedgeError, match=r"needs 13 of each class .9 shots \+ 4 queries."):
         to_be_tested(images([12, 12]), EpisodeShape(2, 9, 4))
 

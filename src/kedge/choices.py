@@ -118,12 +118,15 @@ class Fit:
         return most(self.n_shot) + self.n_query
 
 
-def fit_images(rooms: Sequence[Int64[np.ndarray, " _"]], wish: AnyEpisode) -> Fit | None:
+def fit_images(
+    rooms: Sequence[Int64[np.ndarray, " _"]], wish: AnyEpisode, n_way: int = 1
+) -> Fit | None:
     """Shots and queries for classes that have room for so many images in an episode.
 
     Few large classes and many small ones are both worth something: chosen is the number k of
     images for which (classes that have k) · log k is largest. So a small class among large ones is
-    left out of the episodes, rather than making all of them small. None: no class has room.
+    left out of the episodes, rather than making all of them small. But as many as an episode needs,
+    `n_way`, must stay. None: not so many have room.
     """
     shots, queries = wish.n_shot, wish.n_query
     if shots is not None and queries is not None:
@@ -136,7 +139,8 @@ def fit_images(rooms: Sequence[Int64[np.ndarray, " _"]], wish: AnyEpisode) -> Fi
         candidates = list(range(2, USUAL.shots[1] + USUAL.n_query + 1))
 
     def worth(k: int) -> float:
-        return float(min(np.mean(room >= k) for room in rooms) * np.log(k))
+        enough = all(np.sum(room >= k) >= n_way for room in rooms)
+        return enough * float(min(np.mean(room >= k) for room in rooms) * np.log(k))
 
     need = max(reversed(candidates), key=worth)
     if worth(need) == 0:

@@ -53,7 +53,9 @@ def share_out(table: ImageTable, val: ImageTable | None, wish: AnyEpisode, seed:
         return _with_val(table, val, wish)
     fit = fit_images([table.counts.numpy()], wish)
     many = fit is not None and len(fit.usable[0]) >= max(MANY, 4 * _ways(wish))
-    for share in (_by_class, _by_image) if many else (_by_image, _by_class):
+    # At last with small episodes, where large ones would leave too few classes.
+    small = functools.partial(_by_image, n_way=_ways(wish))
+    for share in (_by_class, _by_image, small) if many else (_by_image, _by_class, small):
         if (shared := share(table, wish, seed)) is not None:
             return shared
     raise _too_few(table, wish, twice=True)
@@ -62,8 +64,8 @@ def share_out(table: ImageTable, val: ImageTable | None, wish: AnyEpisode, seed:
 def to_be_tested(table: ImageTable, wish: AnyEpisode) -> tuple[Pool, EpisodeShape, Reasons]:
     """The usual episodes, as far as there are classes and images; reasons for what is unusual."""
     _check_classes(table, wish)
-    fit = fit_images([table.counts.numpy()], wish)
-    if fit is None or len(fit.usable[0]) < _ways(wish):
+    fit = fit_images([table.counts.numpy()], wish, _ways(wish))
+    if fit is None:
         raise _too_few(table, wish)
     pool = _pool("test", table, fit.usable[0])
     ways = choose_ways(wish, fit.need, len(pool.classes), USUAL.ways[1])
@@ -132,9 +134,10 @@ def to_validate_on(val: object, table: ImageTable) -> ImageTable | None:
 def _with_val(table: ImageTable, val: ImageTable, wish: AnyEpisode) -> Shared:
     _check_classes(val, wish)
     tables = (table, val)
-    fit = fit_images([each.counts.numpy() for each in tables], wish)
+    fit = fit_images([each.counts.numpy() for each in tables], wish, _ways(wish))
     if fit is None:
-        raise _too_few(min(tables, key=lambda each: int(each.counts.max())), wish)
+        need = _least(wish)
+        raise _too_few(min(tables, key=lambda each: int((each.counts >= need).sum())), wish)
     train, validation = map(_pool, ("training", "validation"), tables, fit.usable)
     why = f"validation: {val.source} measures progress"
     return _shared(table, train, validation, fit, wish, why)
@@ -155,11 +158,11 @@ def _by_class(table: ImageTable, wish: AnyEpisode, seed: int) -> Shared | None:
     return _shared(table, _pool("training", table, rest), val, fit, wish, validation)
 
 
-def _by_image(table: ImageTable, wish: AnyEpisode, seed: int) -> Shared | None:
+def _by_image(table: ImageTable, wish: AnyEpisode, seed: int, n_way: int = 1) -> Shared | None:
     counts = table.counts.numpy()
     # Rather a quarter of a class than a third or half of it, where the episode leaves the choice.
     part = np.maximum(counts // 4, np.minimum(counts // 3, 2 * USUAL.shots[1]))
-    fit = fit_images([part], wish) or fit_images([counts // 2], wish)
+    fit = fit_images([part], wish, n_way) or fit_images([counts // 2], wish, n_way)
     if fit is None:
         return None
     usable = np.flatnonzero(counts // 2 >= fit.need)
@@ -220,6 +223,11 @@ def _ways(wish: AnyEpisode) -> int:
     return 2 if wish.n_way is None else most(wish.n_way)
 
 
+def _least(wish: AnyEpisode) -> int:
+    """How many images of each class there must be."""
+    return most(wish.n_shot or 1) + (wish.n_query or 1)
+
+
 def _few(table: ImageTable, fit: Fit) -> str:
     return f"few, since a class has {int(table.counts.numpy()[fit.usable[0]].min())} images"
 
@@ -249,7 +257,7 @@ def _too_few(table: ImageTable, wish: AnyEpisode, twice: bool = False) -> KedgeE
     """What is missing, as the owner of the images counts them."""
     counts = table.counts.numpy()
     shots, queries = most(wish.n_shot or 1), wish.n_query or 1
-    need, largest = shots + queries, int(counts.argmax())
+    need, largest = _least(wish), int(counts.argmax())
     given = wish.n_shot is not None or wish.n_query is not None
     remedy = "add images, or lower --n-shot or --n-query" if given else "add images"
     said = (
@@ -257,9 +265,12 @@ def _too_few(table: ImageTable, wish: AnyEpisode, twice: bool = False) -> KedgeE
         f"{counted(int(counts[largest]), 'image')}, but an episode needs {need} of each class "
         f"({counted(shots, 'shot')} + {counted(queries, 'query', 'queries')})"
     )
-    if not twice or counts[largest] < need:
+    if counts[largest] < need:
         return KedgeError(f"{said}: {remedy}.")
+    again = " and, of so few classes, as many again to validate with" if twice else ""
+    all_told = 2 * need if twice else need
+    fewer = "" if wish.n_way is None else " or lower --n-way"
     return KedgeError(
-        f"{said} and, of so few classes, as many again to validate with; {2 * need} images have "
-        f"{int((counts >= 2 * need).sum())} of the {len(counts)} classes: {remedy}, or add classes."
+        f"{said}{again}; {all_told} images have {int((counts >= all_told).sum())} of the "
+        f"{len(counts)} classes: {remedy}, or add classes{fewer}."
     )
