@@ -58,6 +58,7 @@ except KedgeError as error:
     sys.exit(f"kedge: {{error}}")
 """
 Ready = Any  # of conftest.py, which cannot be imported
+Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]  # likewise
 SignalWhen = Callable[[int, Path, signal.Signals], None]
 
 
@@ -91,6 +92,37 @@ def copy(done: Path, tmp_path: Path) -> Path:
 
 
 # ── what is in the record ────────────────────────────────────────────────────────────────────
+
+
+FROM_PYTHON = """[
+    (np := __import__("numpy")),
+    (given := kedge.Experiment(
+        seeds=range(2), eval_episodes=np.int64(40), test_ways=[5, (3, np.int64(8))],
+        data=__import__("pathlib").Path("images"),
+    )),
+    given.seeds, given.test_ways, json.dumps([given.eval_episodes, given.data]),
+][-3:]"""
+
+
+def test_settings_from_python_become_what_a_file_can_hold(plainly: Plainly) -> None:
+    said = plainly({"given": FROM_PYTHON})["given"]["said"]
+    assert said == "gave [(0, 1), (5, (3, 8)), '[40, \"images\"]']"
+
+
+def test_settings_of_a_wrong_kind_are_refused_at_once(plainly: Plainly) -> None:
+    expected = {
+        "seeds=0": "--seeds is 0: it must be a list, each entry a whole number.",
+        "seeds=(0.5,)": "--seeds is (0.5,): it must be a list, each entry a whole number.",
+        "methods='IDA'": "--methods is 'IDA': it must be a list, each entry a word.",
+        "eval_episodes='40'": "--eval-episodes is '40': it must be a whole number.",
+        "test_ways=('5',)": (
+            "--test-ways is ('5',): it must be a list, each entry a whole number or two, a range."
+        ),
+    }
+    found = plainly({given: f"kedge.Experiment({given})" for given in expected})
+    assert {k: v["said"] for k, v in found.items()} == {
+        given: f"KedgeError: {said}" for given, said in expected.items()
+    }
 
 
 def test_record_holds_every_method_round_and_pool(done: Path) -> None:

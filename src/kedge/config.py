@@ -164,14 +164,17 @@ def checked(option: str, hint: Any, value: Any) -> Any:
     try:
         return _convert(hint, _own(value))
     except KedgeError:
-        kinds = typing.get_args(hint) or (hint,)
+        several = typing.get_origin(hint) is tuple
+        each = typing.get_args(hint)[0] if several else hint
+        kinds = typing.get_args(each) or (each,)
         kind = "a number" if float in kinds else "a whole number" if int in kinds else "a word"
         also = " or two, a range" if any(typing.get_origin(k) is tuple for k in kinds) else ""
-        raise KedgeError(f"{option} is {reprlib.repr(value)}: it must be {kind}{also}.") from None
+        kind = f"{'a list, each entry ' if several else ''}{kind}{also}"
+        raise KedgeError(f"{option} is {reprlib.repr(value)}: it must be {kind}.") from None
 
 
 def _own(value: Any) -> Any:
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return [_own(each) for each in value]
     return value.item() if getattr(value, "ndim", None) == 0 else value
 

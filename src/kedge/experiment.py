@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ from kedge.config import (
     TrainConfig,
     from_dict,
     parse_json,
+    plain,
     require,
     to_dict,
 )
@@ -81,6 +83,9 @@ class Experiment:
     test_shots: tuple[Count, ...] = ()  # the training of the first round
 
     def __post_init__(self) -> None:
+        if isinstance(self.data, os.PathLike):  # which no file of settings could hold
+            object.__setattr__(self, "data", os.fspath(self.data))
+        plain(self)
         protocol(self.protocol)
         self.update_episode  # noqa: B018 (validated when it is built, as are the shapes)
         shapes = self.test_shapes
