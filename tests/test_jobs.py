@@ -58,6 +58,16 @@ def test_the_record_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     assert not list(several.rglob("*.part"))
 
 
+def test_no_module_of_the_current_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "statistics.py").write_text("raise SystemExit('not this one')")
+    words = map(str, (*BENCH, *SHORT, "--methods", "FT", "--jobs", "2"))
+    command = [sys.executable, "-P", "-m", "kedge", *words]  # as the command itself does it
+    ended = subprocess.run(
+        command, env=PLAIN, capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_the_error_of_a_job_is_that_of_the_command(tmp_path: Path) -> None:
     how = [*BENCH, *SHORT, "--methods", "FT", "IDA", "--out", tmp_path, "--jobs", "2"]
     ended = run(*how, "--lr", "1e30")

@@ -281,6 +281,16 @@ def test_a_plain_loop_that_stops_is_told_in_a_sentence(
     process.close()
 
 
+def test_the_plain_loop_takes_no_module_of_the_current_folder(
+    loop: plain.Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "statistics.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    process = beside.PlainProcess(loop, {})
+    assert process("train", 1) > 0
+    process.close()
+
+
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -86,7 +86,8 @@ def _start(folder: Path, job: Job, place: int, at_once: int) -> subprocess.Popen
         shared = {"CUDA_VISIBLE_DEVICES": names.split(",")[place % gpus]}
     words = (folder, job.seed, job.method, at_once)
     return subprocess.Popen(
-        [sys.executable, "-m", "kedge.jobs", *map(str, words)],
+        # -P: no module is looked for in the current folder, which may be anybody's.
+        [sys.executable, "-P", "-m", "kedge.jobs", *map(str, words)],
         env={**os.environ, **shared},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -49,7 +49,7 @@ class PlainProcess:
         self._said = Path(loop.folder) / f"said by {id(self)}"
         with open(self._said, "w") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START],
+                [sys.executable, "-P", "-c", START],  # no module of the current folder
                 env={**environment, **settings},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
