@@ -752,6 +752,16 @@ def test_output_that_cannot_be_written_is_told(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("out", [".", "/"])
+@pytest.mark.parametrize("command", [["train"], ["data", "pack"]])
+def test_a_folder_without_a_name_is_no_file_to_write(
+    ready: Ready, first: Path, tmp_path: Path, command: list[str], out: str
+) -> None:
+    ended = ready.kedge(*command, first, "--out", out, cwd=tmp_path)
+    assert ended.sentence == f"{out}: this is a folder; give the name of a file to write in it."
+    assert not list(tmp_path.iterdir())
+
+
 # ── one process at a time ────────────────────────────────────────────────────────────────────
 
 

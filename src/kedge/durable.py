@@ -53,7 +53,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_alone(path: Path, write: Callable[[Path], object]) -> None:
     """The same by one of several processes, whatever the others do."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = neighbour(path, f".{path.name}.{os.getpid()}.part")
     try:
         make_folder(path.parent)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
@@ -72,6 +72,13 @@ def write_alone(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):  # where it could not even be made
             part.unlink(missing_ok=True)
+
+
+def neighbour(path: Path, name: str) -> Path:
+    """Another file in the folder of one that is to be written; '.' and '/' can be no file."""
+    if not path.name:
+        raise KedgeError(f"{path}: this is a folder; give the name of a file to write in it.")
+    return path.with_name(name)
 
 
 def _alive(process: str) -> bool:

@@ -161,9 +161,10 @@ def _check_keep(method: str | None) -> None:
 
 def _claim(out: Path) -> Path:
     """Where the state of the training is kept until the model is there."""
+    from kedge.durable import neighbour
     from kedge.state import led_to
 
-    checkpoint = out.with_name(f"{out.name}.training")
+    checkpoint = neighbour(out, f"{out.name}.training")
     if led_to(out, checkpoint):
         checkpoint.unlink(missing_ok=True)  # of a command that was killed just before it did this
     for path in (out, _memory_of(out)):

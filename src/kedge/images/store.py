@@ -21,7 +21,15 @@ import numpy as np
 import torch
 
 from kedge import progress
-from kedge.durable import as_text, flush_folder, load_tensors, locked, take_place, write_alone
+from kedge.durable import (
+    as_text,
+    flush_folder,
+    load_tensors,
+    locked,
+    neighbour,
+    take_place,
+    write_alone,
+)
 from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.decoding import CHUNK, NAMED, Kept, decoded, n_chunks, rows_by_class
@@ -80,7 +88,7 @@ def pack(catalogue: Catalogue, look: Look, out: Path, patience: float = 0.0) -> 
     as one each comes here when it will: nothing below waits for all of them.
     """
     packing = Packing(catalogue, look)
-    folder = out.with_name(f"{out.name}.packing")
+    folder = neighbour(out, f"{out.name}.packing")
     if not _there(packing, out):
         with locked(out.parent, f".{out.name}.lock", patience):
             if not _there(packing, out):  # another process may have been faster
