@@ -596,6 +596,12 @@ def test_too_few_images_to_remember_are_told(life: list[Model], first: Path) -> 
         api.remember(life[0], few, method="EIML")
 
 
+def test_a_negative_seed_is_told_where_images_are_kept(life: list[Model], first: Path) -> None:
+    for method in ("EIML exemplars=4", "EWC episodes=1", "IDA"):
+        with pytest.raises(KedgeError, match="seed is -1: it must not be negative"):
+            api.remember(life[0], first, method=method, seed=-1)
+
+
 def test_what_is_no_number_is_told(first: Path, plainly: Plainly) -> None:
     expected = {
         "seed='a'": "--seed is 'a': it must be a whole number.",

@@ -191,7 +191,7 @@ def remember(
     """
     engine.start()
     _check_kinds(model=model)
-    seed = checked("--seed", int, seed)
+    seed = TrainConfig(seed=seed).seed  # checked as that of a round is
     chosen = parse_method(method)
     if chosen.alignment is None or not chosen.remembers:
         return {}  # and no image is read
