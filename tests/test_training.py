@@ -319,6 +319,18 @@ def test_a_batch_has_fewer_steps_and_tells_of_every_episode() -> None:
         assert together.loss == pytest.approx(alone.loss, rel=1e-5), "the mean over all episodes"
 
 
+@pytest.mark.parametrize("shape", [EpisodeShape((2, 3), 1, 2), EpisodeShape(2, (1, 2), 2)])
+def test_episodes_that_are_alike_by_chance_are_no_graph(shape: EpisodeShape, base: Model) -> None:
+    """The next epoch has others, and a graph would take all the room that there is for ways."""
+    pool = whole("all", TABLE)
+    few = Source("", pool, shape, 1, base.device).plan((0, 0, 0))
+    with pytest.raises(KedgeError, match="ways and shots are drawn for each episode"):
+        few.planned()
+    fixed = EpisodeShape((2, 2), (1, 1), 2)
+    planned = Source("", pool, fixed, 1, base.device).plan((0, 0, 0)).planned()
+    assert planned.positions.shape == (1, 2 * 3)
+
+
 def test_an_epoch_is_a_whole_number_of_batches() -> None:
     with pytest.raises(
         KedgeError, match=r"--episodes is 10: .* multiple of --batch, which is 3\.$"

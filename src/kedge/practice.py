@@ -151,7 +151,8 @@ class Source:
         most = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
         size = self.pool.table.image_size
         how = draw_augmentation(rng, self.n_episodes, most, size).to(self.device)
-        return EpochPlan(self.pixels, plan.to(self.pixels.place), how, self.device)
+        alike = len(set(self.shape.ways)) == len(set(self.shape.shots)) == 1
+        return EpochPlan(self.pixels, plan.to(self.pixels.place), how, self.device, alike)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +163,7 @@ class EpochPlan:
     plan: Plan
     how: Augmentation
     device: torch.device
+    alike: bool  # by their shape, in all epochs: of few that are drawn, all may be so by chance
 
     def tasks(self, order: Sequence[int]) -> Iterator[Task]:
         """These episodes, one after the other."""
@@ -174,7 +176,7 @@ class EpochPlan:
 
     def planned(self) -> Planned:
         """All episodes alike."""
-        if len(set(self.plan.n_way)) > 1 or len(set(self.plan.n_shot)) > 1:
+        if not self.alike:
             raise KedgeError("its ways and shots are drawn for each episode.")
         positions, classes = self.plan.positions.flatten(1), self.plan.classes.to(self.device)
         return Planned(self.pixels, positions, self.how, classes, self.plan.n_shot[0])
