@@ -596,6 +596,21 @@ def test_too_few_images_to_remember_are_told(life: list[Model], first: Path) -> 
         api.remember(life[0], few, method="EIML")
 
 
+def test_a_name_that_validates_does_not_cost_its_anchor(
+    life: list[Model], first: Path, second: Path
+) -> None:
+    """One image of a known class was delivered; those of --val are others, and set nothing."""
+    base, name = life[0], life[0].classes[0]
+    known, new = base.open(first), base.open(second)
+    mine = known.images[known.rows_of(name)]
+    given = {c: new.images[new.rows_of(c)] for c in new.classes} | {name: mine[:1]}
+    other = known.classes[1]
+    val = {name: mine[1:], other: known.images[known.rows_of(other)]}
+    shape = EpisodeShape(2, 2, 2)
+    better = api.update(base, given, val=val, episode=shape, schedule=Schedule(1, 1, 1))
+    assert torch.equal(better.anchors_of([name]), base.anchors_of([name]))
+
+
 def test_a_negative_seed_is_told_where_images_are_kept(life: list[Model], first: Path) -> None:
     for method in ("EIML exemplars=4", "EWC episodes=1", "IDA"):
         with pytest.raises(KedgeError, match="seed is -1: it must not be negative"):

@@ -79,8 +79,8 @@ def _knowing_all(model: Model, shared: Shared, table: ImageTable) -> Model:
     of the classes that were trained on are left as they are. But some heads learn a class by what
     tells it from others, so a few of their images stand beside.
     """
-    trained, enough = shared.train, set(shared.val.classes)
-    done = set(trained.classes)
+    trained, apart = shared.train, shared.val.table is table  # others' images are no delivery
+    done, enough = set(trained.classes), set(shared.val.classes) if apart else set()
     rest = [n for n in table.classes if n not in done and (n in enough or n not in model.classes)]
     if not rest:
         return model
