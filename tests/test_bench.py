@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,43 @@ def test_a_recipe_without_parts_lies_in_the_folder_itself(
     before = reports(folder)
     assert report_again(folder)[1] == page
     assert reports(folder) == before
+
+
+@pytest.mark.parametrize("name", ["report.html", "record.json", "figures/mine.png"])
+@pytest.mark.parametrize("parts", [True, False])
+def test_what_others_have_in_the_folder_is_not_overwritten(
+    name: str, parts: bool, few: Few, tmp_path: Path
+) -> None:
+    path, folder = tmp_path / "own.toml", tmp_path / "run"
+    path.write_text(OWN if parts else OWN.split("[parts")[0], encoding="utf-8")
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("mine")
+    own = load_recipe(path)
+    with pytest.raises(KedgeError, match=r"run/\w+(\.\w+)?: is there already.* --out") as caught:
+        run_recipe(own, own.base(), folder)
+    assert "\n" not in str(caught.value)
+    assert written(folder) == {name: b"mine"}
+
+
+def test_a_recipe_does_not_mix_with_an_experiment(copy: Path, few: Few, tmp_path: Path) -> None:
+    path = tmp_path / "plain.toml"
+    path.write_text(OWN.split("[parts")[0], encoding="utf-8")
+    own, before = load_recipe(path), written(copy)
+    with pytest.raises(KedgeError, match="not by this recipe"):
+        run_recipe(own, own.base(), copy)
+    assert written(copy) == before
+
+
+def test_results_do_not_go_among_the_images(
+    draw_classes: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the figures would be a class when the command is given again."""
+    draw_classes(tmp_path, list("abcdefgh"))
+    monkeypatch.chdir(tmp_path)
+    own = load_recipe("folder")
+    with pytest.raises(KedgeError, match=r"^runs/x: lies in \., .* --out"):
+        run_recipe(own, replace(own.base(), data="."), "runs/x")
+    assert not Path("runs").exists()
 
 
 def damaged(folder: Path, content: str) -> None:

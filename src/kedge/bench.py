@@ -6,16 +6,20 @@ report of all of them together; without parts it is the folder of the one experi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import RenderableType
 
 from kedge import progress
+from kedge.errors import KedgeError
 from kedge.experiment import Experiment, check, run_experiment
 from kedge.recipes import Recipe
 from kedge.records import Collection, Record
 from kedge.report import collection_terminal, terminal_table, write_collection, write_report
+
+WRITTEN = ("report.html", "table.md", "table.tex", "figures", "record.json", "recipe.json")
 
 
 def run_recipe(
@@ -25,6 +29,7 @@ def run_recipe(
     folder = Path(folder)
     experiments = recipe.experiments(base)
     folders = Collection.folders_of(recipe.name, experiments)
+    _check_folder(folder, [folder / inner for inner in folders.values()], experiments.values())
     for experiment in experiments.values():
         check(experiment)
     records = {}
@@ -35,6 +40,24 @@ def run_recipe(
     collection = Collection(recipe.name, recipe.title, recipe.paper, records)
     collection.save_index(folder)
     return collection, write_collection(collection, folder)
+
+
+def _check_folder(folder: Path, inner: list[Path], experiments: Iterable[Experiment]) -> None:
+    """What others have there is not overwritten, and no figure becomes an image of a class."""
+    if any((each / "experiment.json").exists() for each in inner):
+        return
+    for data in (Path(each.data) for each in experiments if each.data is not None):
+        if data.is_dir() and folder.resolve().is_relative_to(data.resolve()):
+            raise KedgeError(
+                f"{folder}: lies in {data}, with the images, and its figures would be read as some "
+                "of them; give --out a folder elsewhere."
+            )
+    for path in (folder / name for name in WRITTEN):
+        if path.exists():
+            raise KedgeError(
+                f"{path}: is there already, not by this recipe, and is not overwritten; give --out "
+                "a folder of its own."
+            )
 
 
 def report_again(path: Path) -> tuple[RenderableType, Path]:
