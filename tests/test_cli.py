@@ -162,6 +162,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no Fisher information": (update("base.kedge", "--method", "EWC"), ["EWC needs the Fisher"]),
     "no way": (train("first", "--n-way", "1"), ["--n-way", "at least 2"]),
     "negative seed": (train("first", *SHORT, "--seed", "-1"), ["seed", "-1"]),
+    "no batch": (train("first", "--batch", "0"), ["--batch", "at least 1"]),
     "no size": (train("first", *SHORT, "--image-size", "0", "--width", "1"), ["--image-size"]),
     "vast network": (train("first", *SHORT, "--width", "400000"), ["--width", "memory"]),
     "existing result": (["train", "first", "--out", "base.kedge"], ["base.kedge", "another --out"]),

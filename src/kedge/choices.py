@@ -95,7 +95,7 @@ def choose_schedule(wish: AnySchedule, n_classes: int, gpu: bool) -> tuple[Sched
     """Minutes on either device. More classes are worth more episodes."""
     steps = ((20, 50), (20, 100), (30, 100)) if not gpu else ((20, 200), (40, 400), (60, 400))
     epochs, episodes = steps[(n_classes >= 20) + (n_classes >= 200)]
-    episodes += -episodes % wish.batch
+    episodes += -episodes % max(wish.batch, 1)  # that there is at least one is said below
     chosen, options = asdict(wish), []
     for name, value in (("epochs", epochs), ("episodes", episodes)):
         if chosen[name] is None:
