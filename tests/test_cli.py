@@ -166,6 +166,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "no size": (train("first", *SHORT, "--image-size", "0", "--width", "1"), ["--image-size"]),
     "vast network": (train("first", *SHORT, "--width", "400000"), ["--width", "memory"]),
     "existing result": (["train", "first", "--out", "base.kedge"], ["base.kedge", "another --out"]),
+    "this folder as a recipe": (["bench", "."], ["no recipe", "'.'"]),
+    "empty result": (["train", "first", "--out", ""], ["empty word behind --out", "variable"]),
+    "empty result, joined": (["train", "first", "--out="], ["empty word behind --out"]),
+    "empty support": (
+        ["predict", "base.kedge", "--support", "", "first"],
+        ["empty word behind --support"],
+    ),
+    "empty data": (["data", "inspect", ""], ["empty word:"]),
     "result below a file": (
         ["train", "first", "--out", "text.txt/new.kedge", *SHORT, *QUICK, "--width", "1"],
         ["text.txt", "write"],

@@ -133,6 +133,7 @@ def _parse(args: list[str]) -> Any:
     if args == ["--version"]:
         print(f"kedge {__version__}")
         sys.exit()
+    _check_empty(args)
     import tyro
     from tyro.conf import OmitArgPrefixes, subcommand
 
@@ -171,6 +172,19 @@ def _parse(args: list[str]) -> Any:
         if not group:
             about = f" {about}\n 'kedge --version' says which version this is."
     return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
+
+
+def _check_empty(args: list[str]) -> None:
+    """Of a variable that is not set; as a path it would be the folder that one is in."""
+    for before, word in zip(["", *args], args, strict=False):
+        name, equals, value = word.partition("=")
+        option = name if equals else before
+        if value or (name and not (equals and name.startswith("--"))):
+            continue
+        behind = f" behind {option}" if option.startswith("--") else ""
+        raise KedgeError(
+            f"There is an empty word{behind}: if it comes from a variable, that is not set."
+        )
 
 
 def _filled(kind: type) -> str:

@@ -100,7 +100,7 @@ def text(name: str | Path) -> str:
     if path.suffix != ".toml":
         from kedge.protocols import PROTOCOLS
 
-        own = path.with_suffix(".toml")
+        own = path.with_suffix(".toml") if path.name else path  # '.' has none
         known = [*_included(), *PROTOCOLS]
         close = [str(own)] if own.is_file() else get_close_matches(str(name), known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "'kedge recipes' lists them."
