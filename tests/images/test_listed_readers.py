@@ -21,6 +21,7 @@ from kedge.errors import KedgeError
 from kedge.images.catalogue import Catalogue
 from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
+from kedge.images.readers import catalogue
 from kedge.images.readers.cifar_folders import CifarFoldersReader
 from kedge.images.readers.contract import Reader
 from kedge.images.readers.listed import ListedReader
@@ -145,6 +146,11 @@ def test_one_of_the_lists_given_alone(ravi: Path) -> None:
     draw(ravi / "images" / "n0185567200000005.jpg", 99)
     os.utime(ravi / "images" / "n0185567200000005.jpg", ns=(1, 1))
     assert read(ravi / "val.csv", ListedReader()).stamp != stamp
+
+
+def test_a_list_given_alone_is_called_as_it_was(ravi: Path) -> None:
+    assert catalogue(ravi / "test.csv").path == ravi / "test.csv"
+    assert catalogue(ravi).path == ravi
 
 
 def test_change_of_a_list_changes_the_stamp(ravi: Path) -> None:

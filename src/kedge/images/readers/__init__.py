@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from kedge.errors import KedgeError
@@ -47,7 +48,9 @@ def catalogue(source: str | Path) -> Catalogue:
     tree = tree_of(path)
     for reader in READERS:
         if reader.recognises(tree):
-            return reader.read(tree)
+            found = reader.read(tree)
+            # A list or pickle that was given alone is called as it was, not as the folder it is in.
+            return found if found.path == path else replace(found, path=path)
     if any(map(looks_like_image, tree.names)):
         raise KedgeError(
             f"{path}: images lie here, but not in class folders; expected one sub-folder per class "
