@@ -171,6 +171,10 @@ def test_a_class_with_too_few_images_is_named_with_what_it_lacks() -> None:
     images, shape = pool([9, 3, 9, 4]), EpisodeShape(2, 2, 3)
     with pytest.raises(KedgeError, match=r"'c1' has 3 images in the training pool.* needs 5 .*"):
         check_pool(images, shape)
+    with pytest.raises(
+        KedgeError, match=r"1 image in .* needs 2 of each class \(1 shot \+ 1 query\)"
+    ):
+        check_pool(pool([9, 1]), EpisodeShape(2, 1, 1))
     with pytest.raises(KedgeError, match="'c1'"):
         plan_episodes(images, shape, 10, generator("test", 9))
     check_pool(pool([5, 5]), shape)

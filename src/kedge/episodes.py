@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kedge.config import EpisodeShape
 from kedge.errors import KedgeError
+from kedge.images.words import counted
 from kedge.pools import Pool
 
 
@@ -72,10 +73,12 @@ def check_pool(pool: Pool, shape: EpisodeShape) -> None:
     need = most_shots + shape.n_query
     least = int(pool.counts.argmin())
     if pool.counts[least] < need:
+        shots = counted(most_shots, "shot")
+        queries = counted(shape.n_query, "query", "queries")
         raise KedgeError(
-            f"Class '{pool.classes[least]}' has {int(pool.counts[least])} images in the "
-            f"{pool.name} pool, but an episode needs {need} of each class ({most_shots} shots "
-            f"+ {shape.n_query} queries): add images, or lower --n-shot or --n-query."
+            f"Class '{pool.classes[least]}' has {counted(int(pool.counts[least]), 'image')} in the "
+            f"{pool.name} pool, but an episode needs {need} of each class ({shots} + {queries}): "
+            "add images, or lower --n-shot or --n-query."
         )
 
 

@@ -483,7 +483,7 @@ def test_text(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_bytes(b"\xff")
     tree = tree_of(tmp_path)
     assert tree.text("a.txt") == "é"
-    with pytest.raises(KedgeError, match=r"b\.txt: this text is not UTF-8"):
+    with pytest.raises(KedgeError, match=r"b\.txt: this text is not UTF-8; save it so"):
         tree.text("b.txt")
 
 

@@ -48,7 +48,7 @@ class Tree(ABC):
         try:
             return self.read(name).decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise KedgeError(f"{self.path / name}: this text is not UTF-8.") from None
+            raise KedgeError(f"{self.path / name}: this text is not UTF-8; save it so.") from None
 
 
 def tree_of(path: Path) -> Tree:
