@@ -310,6 +310,7 @@ def test_the_sweeps_have_the_paper_s_values() -> None:
 ON_TINY = [name for name in NAMES if name.startswith("tiny-")]
 ON_TINY_PROTOCOLS = {
     "tiny-two-rounds": "tiny-imagenet-2-rounds",
+    "tiny-two-rounds-eiml": "tiny-imagenet-2-rounds",
     "tiny-rounds": "tiny-imagenet-16-rounds",
     "tiny-domain-pn": "tiny-imagenet-domain",
     "tiny-domain-ecm": "tiny-imagenet-domain",

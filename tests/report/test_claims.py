@@ -433,6 +433,17 @@ def test_two_rounds_count_where_the_paragon_is_approached() -> None:
     assert finding.outcome == FAILED
 
 
+def test_table_6_trained_again_counts_and_of_eiml_stands_beside() -> None:
+    """Of whom the paper has one update alone."""
+    again = longer(2, EIML=(80.0, 86.0, 90.0))
+    both = found(**{"pn": a_record(), "two-rounds": longer(2), "two-rounds-eiml": again})
+    (against,) = [one for one in claim("On unseen").judge(both).deciding if one.outcome == FAILED]
+    assert (against.what, against.where.record) == ("IDA − EIML", "tiny-two-rounds-eiml")
+    beside = claim("EIML").judge(both)
+    assert beside.outcome == claim("EIML").judge(found(pn=a_record())).outcome
+    assert "(prototypes, trained again, 5-shot, 2 updates, one seed)" in beside.sentences[-1]
+
+
 def test_what_counts_as_no_worse_is_said() -> None:
     (said,) = claim("EIML").judge(found(pn=with_rows(EIML=(74.0, 83.0, 69.2)))).sentences
     assert said.endswith("on new; down to −1 counts as no worse.")

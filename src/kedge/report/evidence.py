@@ -33,7 +33,7 @@ LABELS = {  # how names go on: how the record is called; in reading order
         for head, name in (("pn", PN), ("ecm", "ECM"))
         for shots in ("", "-5shot", "-1shot")
     },
-    "two-rounds": PN, "rounds": PN, "16-rounds": PN,
+    "two-rounds": PN, "two-rounds-eiml": f"{PN}, trained again", "rounds": PN, "16-rounds": PN,
     "lambda-sweep": PN, "eiml-vs-ida": "", "exemplar-sweep": PN,
     "ways-shots-pn": PN, "ways-shots-ecm": "ECM",
 }  # fmt: skip
