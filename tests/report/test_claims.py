@@ -585,6 +585,7 @@ def test_two_rounds_are_held_against_one_only_where_all_else_is_alike() -> None:
         ("IDA in two rounds − in one", True),
         ("FT in two rounds − in one", False),
         ("DFA in two rounds − in one", False),
+        ("EIML in two rounds − in one", False),
         ("PAR in two rounds − in one", False),
     ]
     ours = finding.comparisons[0].score
