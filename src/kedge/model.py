@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -94,6 +95,18 @@ class Embedding(nn.Module):
         return self.backbone((pixels - self.mean) / self.std).float()
 
 
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Every part is afterwards in the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """Immutable by convention: a round makes a new model and leaves its teacher as it was."""
@@ -151,21 +164,19 @@ class Model:
     def _embedded(
         self, n: int, batches: Iterable[UInt8[Tensor, "_ c h w"]], tick: Tick
     ) -> Float[Tensor, "n d"]:
-        training = self.embedding.training
-        self.embedding.eval()
         features, done = torch.empty(0), 0
-        for batch in batches:
-            pixels = plain(batch.to(self.device))
-            with torch.autocast(self.device.type, torch.bfloat16, half_precision(self.device)):
-                some = self.embedding(pixels)
-            if done == 0:
-                # At once: kept piece by piece, they would lie between the room that each batch
-                # takes and gives back, and none of that could be used again.
-                features = some.new_empty((n, some.shape[1]))
-            features[done : done + len(some)] = some
-            done += len(some)
-            tick(len(some))
-        self.embedding.train(training)
+        with eval_mode(self.embedding):
+            for batch in batches:
+                pixels = plain(batch.to(self.device))
+                with torch.autocast(self.device.type, torch.bfloat16, half_precision(self.device)):
+                    some = self.embedding(pixels)
+                if done == 0:
+                    # At once: kept piece by piece, they would lie between the room that each batch
+                    # takes and gives back, and none of that could be used again.
+                    features = some.new_empty((n, some.shape[1]))
+                features[done : done + len(some)] = some
+                done += len(some)
+                tick(len(some))
         return features
 
     def class_features(self, pool: Pool) -> tuple[Float[Tensor, "_ d"], ...]:

@@ -8,8 +8,7 @@ hard tasks of classes that are near each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch.func import functional_call
 
 from kedge.errors import KedgeError
 from kedge.images.augment import plain
-from kedge.model import Model
+from kedge.model import Model, eval_mode
 from kedge.pools import Pool
 from kedge.progress import Tick, task
 from kedge.seeding import generator
@@ -47,8 +46,8 @@ def nearest_classes(
     ]
     n_images = sum(map(len, chosen))
     with (
-        _eval_mode(model.embedding),
-        _eval_mode(model.head),
+        eval_mode(model.embedding),
+        eval_mode(model.head),
         task("looking for hard tasks: images", n_images) as tick,
     ):
         if representatives is None:
@@ -138,15 +137,3 @@ def _filters(embedding: nn.Module) -> list[str]:
             "the backbone an attribute last_block."
         )
     return names
-
-
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    """Every part is afterwards in the mode that it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode

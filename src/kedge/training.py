@@ -102,7 +102,7 @@ def train_round(
         "on the same files.",
     )
     state = State(step, config.schedule.lr)
-    if checkpoint is not None and checkpoint.exists():
+    if checkpoint is not None and engine.agreed(checkpoint.exists()):
         state.load(checkpoint, identity, config.schedule.epochs)
         tick(len(state.history) * config.schedule.episodes)
     practice = Practice(step, pool, start.anchors, config, delivery.round)

@@ -42,9 +42,9 @@ LATER = (
     "and decide none; the paper’s table 6 counts where the paragon is approached; one seed has to "
     "be clear by a further point, and does not count where several answer the same question; and "
     "four claims were added that a review found missing: that every update helps, that FT and DFA "
-    "forget, that IDA trails them on new classes, and that on average it is best. The paper’s table "
-    "6, trained again with EIML, counts like the first time. LOG.md says which verdicts these "
-    "changes turned."
+    "forget, that IDA trails them on new classes, and that on average it is best. The paper’s "
+    "table 6, trained again with EIML, counts like the first time. LOG.md says which verdicts "
+    "these changes turned."
 )
 MAIN = ("pn", "pn-1shot", "mini-pn", "pn-seeds", "pn-seeds-1shot", "pn-long")  # the paper's table 1
 TWICE = ("two-rounds", "two-rounds-eiml")  # its table 6
@@ -331,8 +331,9 @@ CLAIMS = (
         "Nothing is lost when the new classes come in two rounds.",
         "section 3.3, table 6",
         "IDA on unseen classes after two rounds − after one with the same classes above −1; these "
-        "are trained apart, and count as independent. Beside it, the same for FT, DFA and EIML, and "
-        "for PAR, which is trained anew on the same images and shows what another training changes.",
+        "are trained apart, and count as independent. Beside it, the same for FT, DFA and EIML, "
+        "and for PAR, which is trained anew on the same images and shows what another training "
+        "changes.",
         _two_rounds,
     ),
     Claim(
