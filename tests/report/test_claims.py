@@ -464,7 +464,7 @@ def test_a_long_run_decides_nothing_and_is_told_where_it_says_otherwise() -> Non
     finding = eiml.judge(found(pn=a_record(), rounds=against))
     assert finding.outcome == HELD
     assert finding.sentences[-1] == (
-        "Not counted, but clear after more rounds than the paper’s (prototypes, 5-shot, 15 "
+        "Not counted, but clear in a run of several updates (prototypes, 5-shot, 15 "
         "updates, one seed): IDA − EIML −9.0 ± 0.3 on unseen."
     )
     last = finding.comparisons[-1]

@@ -173,7 +173,7 @@ class Finding:
         places = dict.fromkeys(one.where for one in found)
         told = {where: _told([one for one in found if one.where == where]) for where in places}
         return [
-            f"Not counted, but clear after more rounds than the paper’s ({where}): {numbers}."
+            f"Not counted, but clear in a run of several updates ({where}): {numbers}."
             for where, numbers in told.items()
         ]
 
