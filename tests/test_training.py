@@ -336,7 +336,7 @@ def test_an_epoch_is_a_whole_number_of_batches() -> None:
         KedgeError, match=r"--episodes is 10: .* multiple of --batch, which is 3\.$"
     ):
         Schedule(episodes=10, batch=3)
-    with pytest.raises(KedgeError, match=r"--batch must be at least 1\.$"):
+    with pytest.raises(KedgeError, match=r"^--batch is 0: it must be at least 1\.$"):
         Schedule(batch=0)
 
 

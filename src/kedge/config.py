@@ -94,7 +94,9 @@ class Schedule:
     def __post_init__(self) -> None:
         plain(self)
         for name in ("epochs", "episodes", "val_episodes", "batch"):
-            require(getattr(self, name) >= 1, f"--{name.replace('_', '-')} must be at least 1.")
+            value = getattr(self, name)
+            option = f"--{name.replace('_', '-')}"
+            require(value >= 1, f"{option} is {value}: it must be at least 1.")
         require(self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
         require(self.tasks in ("uniform", "hard"), "--tasks must be uniform or hard.")
         require(self.patience >= 0, f"--patience is {self.patience}: it must not be negative.")
@@ -147,7 +149,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         plain(self)
-        require(self.seed >= 0, f"The seed is {self.seed}: it must not be negative.")
+        require(self.seed >= 0, f"--seed is {self.seed}: it must not be negative.")
 
 
 def plain(config: Any) -> None:
