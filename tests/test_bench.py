@@ -202,6 +202,37 @@ def test_the_report_of_a_record_file_is_written_beside_it(
     assert page.read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
+def test_a_record_file_needs_an_ending(done: tuple[Path, Collection, Path], tmp_path: Path) -> None:
+    """Without one, the folder of its report would have its own name."""
+    shutil.copy(next(done[0].glob("*/record.json")), tmp_path / "monday")
+    with pytest.raises(KedgeError, match=r"monday: .* rename it to monday\.json\.$"):
+        report_again(tmp_path / "monday")
+    assert list(written(tmp_path)) == ["monday"]
+
+
+@pytest.mark.parametrize("name", ["report.html", "table.md", "figures/mine.png", "record.json"])
+def test_the_report_of_a_record_file_overwrites_nothing_but_itself(
+    name: str,
+    done: tuple[Path, Collection, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither what others have in a folder of its name, nor the report of another run."""
+    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    file, folder = tmp_path / "monday.json", tmp_path / "monday"
+    shutil.copy(next(done[0].glob("*/record.json")), file)
+    if name == "record.json":
+        report_again(file)
+        assert report_again(file)[1] == folder / "report.html"  # its own is written again
+        (folder / "report.html").write_text("<title>another – kedge</title>", encoding="utf-8")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("mine")
+    before = written(tmp_path)
+    with pytest.raises(KedgeError, match=r"monday/\S+: is there .* monday\.json another name"):
+        report_again(file)
+    assert written(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

@@ -17,7 +17,13 @@ from kedge.errors import KedgeError
 from kedge.experiment import Experiment, check, run_experiment
 from kedge.recipes import Recipe
 from kedge.records import Collection, Record
-from kedge.report import collection_terminal, terminal_table, write_collection, write_report
+from kedge.report import (
+    collection_terminal,
+    is_report,
+    terminal_table,
+    write_collection,
+    write_report,
+)
 
 WRITTEN = ("report.html", "table.md", "table.tex", "figures", "record.json", "recipe.json")
 
@@ -67,6 +73,26 @@ def report_again(path: Path) -> tuple[RenderableType, Path]:
         return collection_terminal(collection), write_collection(collection, path)
     file = path / "record.json" if path.is_dir() else path
     record = Record.load(file)
-    # Several records may lie in one folder: each but record.json gets one of its own.
-    own = file.parent if file.name == "record.json" else file.with_suffix("")
-    return terminal_table(record), write_report(record, own)
+    return terminal_table(record), write_report(record, _folder_of_report(file))
+
+
+def _folder_of_report(file: Path) -> Path:
+    """Several records may lie in one folder: each but record.json gets one of its own.
+
+    What others have in that is not overwritten.
+    """
+    if file.name == "record.json":
+        return file.parent
+    own = file.with_suffix("")
+    if own == file:
+        raise KedgeError(
+            f"{file}: expected a name with an ending, as its report goes into a folder that is "
+            f"called so without it; rename it to {file.name}.json."
+        )
+    for name in WRITTEN[-2:] if is_report(own / "report.html") else WRITTEN:
+        if (own / name).exists():
+            raise KedgeError(
+                f"{own / name}: is there already, perhaps not from {file}, and is not overwritten; "
+                f"move it away, or give {file.name} another name, and so its report another folder."
+            )
+    return own

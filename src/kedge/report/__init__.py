@@ -35,7 +35,13 @@ from kedge.report.style import encode
 from kedge.report.tables import all_tables, parts_table
 from kedge.report.verdict import joint_verdict, verdict
 
-__all__ = ["collection_terminal", "terminal_table", "write_collection", "write_report"]
+__all__ = [
+    "collection_terminal",
+    "is_report",
+    "terminal_table",
+    "write_collection",
+    "write_report",
+]
 
 IN_TERMINAL = ("accuracy", "differences", "beside", "shapes", "metrics", "matrix", "seeds")
 IN_A_TERMINAL = 8  # columns; the matrix of many rounds has more, and its metrics say it shorter
@@ -98,6 +104,14 @@ def write_collection(collection: Collection, folder: str | Path) -> Path:
         _write_record(record, drawn[part], folder / Collection.folder_of(part))
     _write(files, folder)
     return folder / "report.html"
+
+
+def is_report(page: Path) -> bool:
+    """Whether a file is a page that was written here, and may be written anew."""
+    try:
+        return " – kedge</title>".encode() in page.read_bytes()
+    except OSError:
+        return False
 
 
 class Drawn(NamedTuple):
