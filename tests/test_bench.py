@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from kedge import progress
-from kedge.bench import report_again, run_recipe
+from kedge.bench import finished, report_again, run_recipe
 from kedge.errors import KedgeError
 from kedge.recipes import load_recipe
 from kedge.records import Collection, Record
@@ -56,6 +56,10 @@ def reports(folder: Path) -> dict[str, bytes]:
     """What a report consists of."""
     kinds = (".html", ".md", ".tex", ".svg", ".png")
     return {name: text for name, text in written(folder).items() if name.endswith(kinds)}
+
+
+def again(path: Path) -> tuple[Any, Path]:
+    return report_again(*finished(path))
 
 
 def shown(renderable: Any) -> str:
@@ -162,7 +166,7 @@ def test_the_report_of_a_recipe_is_written_anew_from_its_records_alone(
     expected = reports(copy)
     for file in expected:
         (copy / file).unlink()
-    table, page = report_again(copy)
+    table, page = again(copy)
     assert page == copy / "report.html"
     assert reports(copy) == expected
     for name in ("Two parts, for tests", "NU", "IDA", "1 shot", "(1–2) shots"):
@@ -178,7 +182,7 @@ def test_the_report_of_a_folder_with_a_record_is_written_anew_in_it(
     record = folder / place / "record.json"
     (tmp_path / "alone").mkdir()
     shutil.copy(record, tmp_path / "alone")
-    table, page = report_again(tmp_path / "alone")
+    table, page = again(tmp_path / "alone")
     assert page == tmp_path / "alone" / "report.html"
     assert reports(tmp_path / "alone") == expected
     assert "IDA" in shown(table)
@@ -192,9 +196,9 @@ def test_the_report_of_a_record_file_is_written_beside_it(
     place = json.loads((done[0] / "recipe.json").read_text(encoding="utf-8"))["parts"]["1 shot"]
     for name in ("record.json", "monday.json"):
         shutil.copy(done[0] / place / "record.json", tmp_path / name)
-    _, page = report_again(tmp_path / "record.json")
+    _, page = again(tmp_path / "record.json")
     assert page == tmp_path / "report.html"
-    _, page = report_again(tmp_path / "monday.json")
+    _, page = again(tmp_path / "monday.json")
     assert page == tmp_path / "monday" / "report.html"
     assert set(written(tmp_path)) == {
         "record.json", "monday.json", *PAGES, *(f"monday/{page}" for page in PAGES)
@@ -206,7 +210,7 @@ def test_a_record_file_needs_an_ending(done: tuple[Path, Collection, Path], tmp_
     """Without one, the folder of its report would have its own name."""
     shutil.copy(next(done[0].glob("*/record.json")), tmp_path / "monday")
     with pytest.raises(KedgeError, match=r"monday: .* rename it to monday\.json\.$"):
-        report_again(tmp_path / "monday")
+        again(tmp_path / "monday")
     assert list(written(tmp_path)) == ["monday"]
 
 
@@ -222,14 +226,14 @@ def test_the_report_of_a_record_file_overwrites_nothing_but_itself(
     file, folder = tmp_path / "monday.json", tmp_path / "monday"
     shutil.copy(next(done[0].glob("*/record.json")), file)
     if name == "record.json":
-        report_again(file)
-        assert report_again(file)[1] == folder / "report.html"  # its own is written again
+        again(file)
+        assert again(file)[1] == folder / "report.html"  # its own is written again
         (folder / "report.html").write_text("<title>another – kedge</title>", encoding="utf-8")
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("mine")
     before = written(tmp_path)
     with pytest.raises(KedgeError, match=r"monday/\S+: is there .* monday\.json another name"):
-        report_again(file)
+        again(file)
     assert written(tmp_path) == before
 
 
@@ -269,7 +273,7 @@ def test_a_recipe_without_parts_lies_in_the_folder_itself(
     assert page == folder / "report.html"
     assert {file.name for file in folder.iterdir()} >= {"record.json", "recipe.json", *PAGES}
     before = reports(folder)
-    assert report_again(folder)[1] == page
+    assert again(folder)[1] == page
     assert reports(folder) == before
 
 
@@ -327,5 +331,5 @@ def damaged(folder: Path, content: str) -> None:
 def test_a_damaged_folder_is_named(copy: Path, spoil: Callable[[Path], None]) -> None:
     spoil(copy)
     with pytest.raises(KedgeError, match=r"(recipe|record)\.json: ") as caught:
-        report_again(copy)
+        again(copy)
     assert "\n" not in str(caught.value)

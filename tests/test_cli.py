@@ -689,6 +689,17 @@ def test_report_is_rendered_again_from_the_record_alone(
         assert (folder / "run" / file).read_bytes() == (bench[0] / file).read_bytes()
 
 
+def test_no_report_is_written_where_one_of_the_runs_is_not_there(
+    ready: Ready, bench: tuple[Path, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(bench[0] / "record.json", tmp_path / "run")
+    before = contents(tmp_path)
+    ended = ready.kedge("report", "run", "gone", cwd=tmp_path)
+    assert (ended.sentence.startswith("gone: no record here"), ended.out) == (True, "")
+    assert contents(tmp_path) == before
+
+
 def test_reports_of_two_records_do_not_overwrite_each_other(reports: tuple[Path, Any]) -> None:
     pages = [page.read_text() for page in reports[0].rglob("*.html")]
     for name in ("monday", "tuesday"):

@@ -66,14 +66,19 @@ def _check_folder(folder: Path, inner: list[Path], experiments: Iterable[Experim
             )
 
 
-def report_again(path: Path) -> tuple[RenderableType, Path]:
-    """The report of what lies in a folder or in a record.json, written anew."""
+def finished(path: Path) -> tuple[Collection | Record, Path]:
+    """What lies in a folder or in a record.json, and the folder of its report."""
     if (path / "recipe.json").exists():
-        collection = Collection.load(path)
-        return collection_terminal(collection), write_collection(collection, path)
+        return Collection.load(path), path
     file = path / "record.json" if path.is_dir() else path
-    record = Record.load(file)
-    return terminal_table(record), write_report(record, _folder_of_report(file))
+    return Record.load(file), _folder_of_report(file)
+
+
+def report_again(found: Collection | Record, folder: Path) -> tuple[RenderableType, Path]:
+    """The report of what is finished, written anew."""
+    if isinstance(found, Collection):
+        return collection_terminal(found), write_collection(found, folder)
+    return terminal_table(found), write_report(found, folder)
 
 
 def _folder_of_report(file: Path) -> Path:

@@ -189,7 +189,7 @@ class Report:
 
     def run(self, console: Console) -> None:
         from kedge import progress
-        from kedge.bench import report_again
+        from kedge.bench import finished, report_again
         from kedge.report.results import write_results
 
         if not self.runs:
@@ -197,9 +197,9 @@ class Report:
         if self.results is not None:
             say(console, f"Results: {write_results(self.runs, self.results)}")
             return
-        for path in self.runs:
+        for found, folder in [finished(path) for path in self.runs]:  # all, before one is written
             with progress.display():
-                shown, page = report_again(path)
+                shown, page = report_again(found, folder)
             console.print(shown)
             say(console, f"Report: {page}")
 
