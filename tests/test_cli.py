@@ -185,7 +185,14 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "unknown method": (update("base.kedge", "--method", "LwF"), ["'LwF'", "IDA"]),
     "half a model": (update("half.kedge"), ["half.kedge", "damaged"]),
     "text as a model": (["evaluate", "text.txt", "first"], ["text.txt", "not a kedge model"]),
-    "images of another size": (["evaluate", "base.kedge", "drawings"], ["28", "16"]),
+    "images of another size": (
+        ["evaluate", "base.kedge", "drawings"],
+        ["drawings: these images come with kedge", "to 16 px; use 28 px, or other images."],
+    ),
+    "embedded images at another size": (
+        train("drawings", "--image-size", "20"),
+        ["drawings: these images come with kedge", "to 20 px; use 28 px, or other images."],
+    ),
     "no episodes": (["evaluate", "base.kedge", "first", "--n-episodes", "0"], ["--n-episodes"]),
     "negative test seed": (["evaluate", "base.kedge", "first", *SHORT, "--seed", "-1"], ["seed"]),
     "missing image": (["predict", "base.kedge", "x.png", "--support", "first"], ["x.png", "no "]),

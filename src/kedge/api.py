@@ -39,7 +39,7 @@ from kedge.config import (
 )
 from kedge.evaluation import Score
 from kedge.images.decoding import LARGEST
-from kedge.images.sources import EMBEDDED, is_store, open_images
+from kedge.images.sources import is_embedded, is_store, open_images
 from kedge.images.table import ImageTable
 from kedge.methods import Method, parse_method
 from kedge.model import CUSTOM, Model, ModelConfig, new_model
@@ -286,7 +286,7 @@ def _why_size(images: Images, table: ImageTable) -> list[str]:
     size = table.image_size
     if isinstance(images, ImageTable):
         return []
-    if isinstance(images, str | Path) and (str(images) in EMBEDDED or is_store(Path(images))):
+    if isinstance(images, str | Path) and (is_embedded(images) or is_store(Path(images))):
         return []
     if size == LARGEST:
         why = "larger images are reduced to that"

@@ -100,11 +100,11 @@ class Pack:
         from kedge import progress
         from kedge.images.decoding import suited
         from kedge.images.readers import catalogue
-        from kedge.images.sources import EMBEDDED, is_store, open_images
+        from kedge.images.sources import is_embedded, is_store, open_images
         from kedge.images.store import pack
 
         path = Path(self.data)
-        if is_store(path) or (self.data in EMBEDDED and not path.exists()):
+        if is_store(path) or is_embedded(self.data):
             open_images(self.data)  # a sentence, if it is another file of that kind
             raise KedgeError(f"{self.data}: these images are packed already.")
         with progress.display():

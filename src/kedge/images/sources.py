@@ -51,11 +51,13 @@ def open_images(
 
         found, keep = given_catalogue(source, look is not None and look.inverted), False
     elif (table := _ready(source)) is not None:
+        embedded = str(source) if is_embedded(source) else ""
         _check(
             table,
             *((image_size, n_channels) if look is None else (look.image_size, look.n_channels)),
+            embedded=embedded,
         )
-        if look is not None and str(source) not in EMBEDDED:
+        if look is not None and not embedded:
             _check_treatment(table, look)
         if classes is not None and not classes & set(table.classes):
             raise KedgeError(f"{source}: none of the classes that are needed is here.")
@@ -65,6 +67,11 @@ def open_images(
     if classes is not None:
         found = found.only(classes)
     return _decoded(found, look or suited(found, image_size, n_channels), keep)
+
+
+def is_embedded(source: str | Path) -> bool:
+    """Whether images that come with kedge are meant; what lies here under their name goes first."""
+    return str(source) in EMBEDDED and not Path(source).exists()
 
 
 def is_store(path: Path) -> bool:
@@ -89,9 +96,9 @@ def _ready(source: str | Path) -> ImageTable | None:
     path = Path(source)
     if path.is_file() and is_store(path):
         return ImageTable.load(path)
+    if is_embedded(source):
+        return EMBEDDED[str(source)]()
     if not path.exists():
-        if str(source) in EMBEDDED:
-            return EMBEDDED[str(source)]()
         raise KedgeError(
             f"{path}: nothing is there; give a folder with one sub-folder of images per class, a "
             "data set in another form that 'kedge data inspect --help' lists, a packed image "
@@ -100,8 +107,15 @@ def _ready(source: str | Path) -> ImageTable | None:
     return None
 
 
-def _check(table: ImageTable, image_size: int | None, n_channels: int | None) -> None:
+def _check(
+    table: ImageTable, image_size: int | None, n_channels: int | None, embedded: str = ""
+) -> None:
     if image_size not in (None, table.image_size):
+        if embedded:  # there are no originals to pack
+            raise KedgeError(
+                f"{embedded}: these images come with kedge at {table.image_size} px and cannot be "
+                f"brought to {image_size} px; use {table.image_size} px, or other images."
+            )
         raise KedgeError(
             f"{table.source}: these images are packed at {table.image_size} px and cannot be "
             f"brought to {image_size} px; pack the originals with --image-size {image_size}."
