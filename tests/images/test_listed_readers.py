@@ -306,6 +306,39 @@ def test_list_without_classes_among_the_parts(ravi: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("by_link", [False, True])
+def test_full_paths_within_the_folder(
+    tmp_path: Path, alone: bool, by_link: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a program writes them; by the path that was given, or by the one that links lead to."""
+    data = tmp_path / "data"
+    names = [draw(data / "a.png", 10), draw(data / "deep" / "b.png", 20)]
+    draw(data / "deep" / "a.png", 99)
+    names += [data / "deep" / ".." / "c.png", data / "gone.png"]
+    draw(data / "c.png", 30)
+    lines = [json.dumps({"path": str(name), "class": "cat"}) for name in names]
+    write(data / "deep" / "train.jsonl" if not alone else data / "train.jsonl", "\n".join(lines))
+    (tmp_path / "link").symlink_to(data)
+    monkeypatch.chdir(tmp_path)
+    given = Path("link" if by_link else "data")
+    catalogue = read(given / "train.jsonl" if alone else given, ListedReader())
+    assert contents(catalogue) == {("train", "cat", colour) for colour in (10, 20, 30)}
+    assert catalogue.remarks[0].endswith(f"not there and was left out: {data}/gone.png")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("name", ["-other/a.png", "/../secret.png", "/deep/../../secret.png", ""])
+def test_full_paths_out_of_the_folder_are_refused(tmp_path: Path, name: str, alone: bool) -> None:
+    draw(tmp_path / "secret.png", 10)
+    draw(tmp_path / "data-other" / "a.png", 10)
+    draw(tmp_path / "data" / "a.png", 10)
+    line = f"{tmp_path}/data{name},cat"
+    file = write(tmp_path / "data" / "l.csv", f"file,label\na.png,cat\n{line}\n")
+    with pytest.raises(KedgeError, match=r"l\.csv: line 3 names .*leads out of this folder"):
+        read(file if alone else tmp_path / "data", ListedReader())
+
+
 OUTSIDE = ("/etc/passwd.png", "../secret.png", "a/../../secret.png", "..\\x.png", "C:\\x.png")
 
 

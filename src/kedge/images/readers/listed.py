@@ -7,6 +7,7 @@ it is one list of any name. Where images are looked for, `_Folders.find` says.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -130,15 +131,11 @@ def _pointing(tree: Tree, lists: list[str]) -> list[str]:
     folders = _Folders(tree)
 
     def points(name: str) -> bool:
-        found = (folders.find(row, name) for row in first_rows(tree, name) if not _leads_out(row))
+        inside = (row for row in first_rows(tree, name) if not folders.leads_out(row))
+        found = (folders.find(row, name) for row in inside)
         return any(image is not None and looks_like_image(image) for image in found)
 
     return [name for name in lists if points(name)]
-
-
-def _leads_out(row: Row) -> bool:
-    name = row.image.replace("\\", "/")
-    return name.startswith("/") or bool(DRIVE.match(name)) or ".." in name.split("/")
 
 
 class _Entries:
@@ -156,10 +153,10 @@ class _Entries:
         if not row.image or not row.name:
             self.incomplete.append(f"line {row.line} of {name}")
             return
-        if _leads_out(row):
+        if folders.leads_out(row):
             raise KedgeError(
                 f"{root / name}: line {row.line} names {shown(row.image)}, which leads out of this "
-                "folder; expected names relative to the list."
+                "folder; expected names relative to the list, or full paths within the folder."
             )
         try:
             row.name.encode()
@@ -208,6 +205,9 @@ class _Folders:
         self.alone = len(tree.names) == 1 and tree.path.is_dir()
         self.by_rank = False
         self._root = str(tree.path)
+        # As it was given and without links: either may stand in a list.
+        full = (os.path.abspath(tree.path), os.path.realpath(tree.path))
+        self._in_full = tuple(f"{root.rstrip('/')}/" for root in full)
         self._files: dict[str, set[str]] = {}
         self._called: dict[str, list[str]] = {}
         self._ranked: dict[str, list[str]] = {}
@@ -218,10 +218,27 @@ class _Folders:
             for folder in sorted(self._files, key=lambda f: ("train/" not in f, f.count("/"), f)):
                 self._called.setdefault(folder[:-1].rpartition("/")[2], []).append(folder)
 
+    def leads_out(self, row: Row) -> bool:
+        name = row.image.replace("\\", "/")
+        if name.startswith("/"):
+            return self._below(name) is None
+        return bool(DRIVE.match(name)) or ".." in name.split("/")
+
+    def _below(self, name: str) -> str | None:
+        """What a full path says behind that of the folder, by the text alone: no link counts."""
+        plain = posixpath.normpath(name)
+        roots = (root for root in self._in_full if plain.startswith(root))
+        return next((plain.removeprefix(root) for root in roots), None)
+
     def find(self, row: Row, list_name: str) -> str | None:
         """Beside the list, in `images`, in the folder of the class or of the part, all this in the
-        folders above too; in a folder of the class anywhere; by Ravi's rank in such a folder."""
-        given = "/".join(p for p in row.image.replace("\\", "/").split("/") if p not in ("", "."))
+        folders above too; in a folder of the class anywhere; by Ravi's rank in such a folder. A
+        full path is taken as it is."""
+        name = row.image.replace("\\", "/")
+        if name.startswith("/"):
+            below = self._below(name)
+            return below if below is not None and self._holds(below) else None
+        given = "/".join(p for p in name.split("/") if p not in ("", "."))
         of_class = "" if re.search(r"[/\\\0]", row.name) or hidden(row.name) else f"{row.name}/"
         part = next((p for p in (_stem(list_name), row.part) if p.lower() in PART_NAMES), "")
         places = dict.fromkeys(
