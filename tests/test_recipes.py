@@ -482,7 +482,7 @@ BAD = {
     "protocol = 'nowhere'": "protocol: There is no protocol 'nowhere'",
     "episode = 5": "episode: EpisodeShape must be written as names and values",
     "[parts.one]\nseed = 3": r", part 'one': seed: Experiment has no setting named seed",
-    "[parts.one.schedule]\nepochs = 0": r", part 'one': schedule\.epochs: --epochs is 0: it must be",
+    "[parts.one.schedule]\nepochs = 0": r", part 'one': schedule\.epochs: --epochs is 0:",
     "[parts.one]\ndata = 3": r", part 'one': data must be the name",
     "[parts.one]\ntitle = 'y'": r", part 'one': title: Experiment has no setting named title",
 }
