@@ -25,7 +25,8 @@ from kedge.report import (
     write_report,
 )
 
-WRITTEN = ("report.html", "table.md", "table.tex", "figures", "record.json", "recipe.json")
+RESULT = ("record.json", "recipe.json")
+REPORT = ("report.html", "table.md", "table.tex", "figures")
 
 
 def run_recipe(
@@ -58,7 +59,7 @@ def _check_folder(folder: Path, inner: list[Path], experiments: Iterable[Experim
                 f"{folder}: lies in {data}, with the images, and its figures would be read as some "
                 "of them; give --out a folder elsewhere."
             )
-    for path in (folder / name for name in WRITTEN):
+    for path in (folder / name for name in (*REPORT, *RESULT)):
         if path.exists():
             raise KedgeError(
                 f"{path}: is there already, not by this recipe, and is not overwritten; give --out "
@@ -94,7 +95,7 @@ def _folder_of_report(file: Path) -> Path:
             f"{file}: expected a name with an ending, as its report goes into a folder that is "
             f"called so without it; rename it to {file.name}.json."
         )
-    for name in WRITTEN[-2:] if is_report(own / "report.html") else WRITTEN:
+    for name in RESULT if is_report(own / "report.html") else (*REPORT, *RESULT):
         if (own / name).exists():
             raise KedgeError(
                 f"{own / name}: is there already, perhaps not from {file}, and is not overwritten; "

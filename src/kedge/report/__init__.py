@@ -107,7 +107,7 @@ def write_collection(collection: Collection, folder: str | Path) -> Path:
 
 
 def is_report(page: Path) -> bool:
-    """Whether a file is a page that was written here, and may be written anew."""
+    """Whether a file is a page that was written here, by its title, and may be written anew."""
     try:
         return " – kedge</title>".encode() in page.read_bytes()
     except OSError:
