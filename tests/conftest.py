@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from PIL import Image, ImageDraw
@@ -90,6 +91,12 @@ def finish(process: subprocess.Popen[str]) -> Ended:
     finally:
         process.kill()
     return Ended(process.returncode, out, err)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users run it: the type checks of the tests would speak before the option's own."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

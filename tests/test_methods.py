@@ -1,6 +1,5 @@
 """A method is written as its name and any options."""
 
-import jaxtyping
 import pytest
 
 from kedge.alignment import (
@@ -13,12 +12,6 @@ from kedge.alignment import (
 )
 from kedge.errors import KedgeError
 from kedge.methods import method_names, parse_method
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: the type checks of the tests would speak before the option's own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Direct feature alignment against loops."""
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -10,12 +9,6 @@ from kedge.errors import KedgeError
 from kedge.heads import PrototypeHead
 
 N, D = 4, 6
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: the type checks of the tests would speak before the option's own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def normal(*shape: int, seed: int) -> Tensor:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -126,11 +125,9 @@ def test_a_temperature_takes_the_place_of_the_heads_own() -> None:
     torch.testing.assert_close(sharper(head, 0.5) * head.logits(z, c), cold)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bad", [0, -1.0, math.inf, math.nan, "warm"])
-def test_a_temperature_that_makes_no_sense_is_refused(
-    bad: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_a_temperature_that_makes_no_sense_is_refused(bad: object) -> None:
     with pytest.raises(KedgeError, match=r"^IDA: temperature must be a number above 0\.$"):
         check_verdicts("IDA", "kl", bad)  # type: ignore[arg-type]
 

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,12 +21,6 @@ from kedge.seeding import generator
 T = 2.0
 N, D = 4, 6  # new images, features
 EIML = ExemplarIncrementalMetaLearning()
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: the type checks of the tests would speak before the option's own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def normal(*shape: int, seed: int) -> Tensor:

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -26,12 +25,6 @@ from kedge.seeding import generator
 
 Ready = Any  # of conftest.py, which cannot be imported
 K, N, D = 2, 3, 4  # classes, images of each, features
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: the type checks of the tests would speak before the option's own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def some_pool(counts: list[int]) -> Pool:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -16,12 +15,6 @@ from kedge.heads import PrototypeHead
 T = 2.0
 N, D, A = 4, 6, 3  # images, features, anchors
 IDA, DFA = IndirectDiscriminantAlignment(), DirectFeatureAlignment()
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: the type checks of the tests would speak before the option's own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def normal(*shape: int, seed: int) -> Tensor:
