@@ -51,9 +51,10 @@ def parse_method(text: str) -> Method:
     if named.name in PLAIN:
         return _plain(named)
     kind = ALIGNMENTS[named.name]
-    check_options(named, ["lambda", *fields_of(kind)], "Method")
-    order = ["lambda", *fields_of(kind)]  # one method has one label, however it is written
-    options = dict(sorted(named.options.items(), key=lambda item: order.index(item[0])))
+    takes = ["lambda", *fields_of(kind)]
+    check_options(named, takes, "Method")
+    # In that order: one method has one label, however it is written.
+    options = {key: named.options[key] for key in takes if key in named.options}
     named = replace(named, options=dict(options))
     weight = options.pop("lambda", kind.default_weight)
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:

@@ -8,8 +8,6 @@ hard tasks of classes that are near each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -51,7 +49,9 @@ def nearest_classes(
         task("looking for hard tasks: images", n_images) as tick,
     ):
         if representatives is None:
-            representatives = _representatives(model, pool, chosen)
+            features = [model.embed_rows(pool.table, rows) for rows in chosen]
+            with torch.no_grad():
+                representatives = model.head.from_images(features)
         fisher = torch.stack(
             [
                 class_fisher(model, pool, rows, representatives, rng, tick)
@@ -104,15 +104,6 @@ def distances(fisher: Float64[Tensor, "classes filters"]) -> Float64[Tensor, "cl
         both = (own + fisher).clamp(min=torch.finfo(fisher.dtype).tiny)
         rows.append(1 - F.cosine_similarity(own / both, fisher / both, dim=1))
     return torch.stack(rows)
-
-
-def _representatives(
-    model: Model, pool: Pool, chosen: Sequence[Int64[Tensor, " _"]]
-) -> Float[Tensor, "classes r"]:
-    features = [model.embed_rows(pool.table, rows) for rows in chosen]
-    with torch.no_grad():
-        head = model.head
-        return head.rows(features) if head.learns_rows else head.anchors(features)
 
 
 def _drawn(log_p: Float[Tensor, "n classes"], height: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:

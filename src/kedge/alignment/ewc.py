@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kedge.alignment.contract import Alignment, Memory, Sight
 from kedge.config import EpisodeShape, require
-from kedge.engine import add_up, n_processes, rank
+from kedge.engine import add_up, dealt
 from kedge.episodes import Plan, plan_episodes
 from kedge.images.augment import plain
 from kedge.model import Model
@@ -92,7 +92,7 @@ class ElasticWeightConsolidation(Alignment):
         }
         n_answers = 0
         plan = plan_episodes(pool, _within(pool), self.episodes, generator("fisher", seed))
-        mine = range(rank(), self.episodes, n_processes())
+        mine = dealt(range(self.episodes))
         with task("measuring the Fisher information: episodes", len(mine)) as tick:
             for i in mine:
                 slopes, n = _slopes(model, pool, plan, i, generator("answers", seed, i))
