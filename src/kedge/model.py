@@ -270,8 +270,7 @@ class Model:
         """All that a file of it holds."""
         return {
             # Clones, since a backbone of one's own may use a weight twice.
-            **{f"embedding.{k}": v.clone() for k, v in self.embedding.state_dict().items()},
-            **{f"head.{k}": v.clone() for k, v in self.head.state_dict().items()},
+            **{name: tensor.clone() for name, tensor in state_of(self).items()},
             "anchors": self.anchors,
             **({} if self.places is None else {"places": self.places}),
         }
@@ -282,6 +281,21 @@ class Model:
         from kedge import model_file
 
         return model_file.load(Path(path), backbone)
+
+
+def state_of(model: Model) -> dict[str, Tensor]:
+    """Weights and running statistics of backbone and head, themselves and no copies, by name."""
+    parts = (("embedding", model.embedding), ("head", model.head))
+    return {f"{p}.{k}": v for p, module in parts for k, v in module.state_dict().items()}
+
+
+def trainable_copy(model: Model) -> Model:
+    """Backbone and head again, all of whose weights may learn; the model stays as it is."""
+    return replace(
+        model,
+        embedding=copy.deepcopy(model.embedding).requires_grad_(True),
+        head=copy.deepcopy(model.head).requires_grad_(True),
+    )
 
 
 def new_model(

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kedge import engine
 from kedge.images.augment import Augmentation
+from kedge.model import state_of
 from kedge.pixels import Pixels
 from kedge.progress import Tick
 from kedge.step import SharedStep, Task, TrainStep
@@ -219,9 +220,7 @@ class _unchanged:
 
     def _tensors(self) -> Iterator[Tensor]:
         """Moments last: before the first step there are none."""
-        student = self.step.student
-        for module in (student.embedding, student.head):
-            yield from module.state_dict().values()
+        yield from state_of(self.step.student).values()
         if self.step.rows is not None:
             yield self.step.rows.detach()
         yield from self._moments()

@@ -14,7 +14,7 @@ from torch import Tensor
 from kedge.config import Schedule, from_dict, require
 from kedge.durable import load_tensors, save_tensors, under
 from kedge.errors import KedgeError
-from kedge.model import Model
+from kedge.model import Model, state_of
 from kedge.step import TrainStep
 
 WHAT = "state of a stopped run"
@@ -119,8 +119,7 @@ class State:
         self._set_moments(under("adam.", tensors))
 
     def _weights(self) -> dict[str, Tensor]:
-        parts = {"embedding": self.step.student.embedding, "head": self.step.student.head}
-        weights = {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
+        weights = state_of(self.step.student)
         return weights if self.step.rows is None else {**weights, "rows": self.step.rows.detach()}
 
     def _set_weights(self, weights: dict[str, Tensor]) -> None:
@@ -158,8 +157,6 @@ def led_to(file: Path, checkpoint: Path) -> bool:
         model, (_, state) = Model.load(file), load_tensors(checkpoint, WHAT)
     except KedgeError:  # whatever they are, they are to be left alone
         return False
-    parts = {"embedding": model.embedding, "head": model.head}
-    made = {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
-    best = under("best.", state)
+    made, best = state_of(model), under("best.", state)
     best.pop("rows", None)  # a model has them as anchors
     return best.keys() == made.keys() and all(torch.equal(best[key], made[key]) for key in made)

@@ -26,7 +26,7 @@ from kedge.episodes import check_pool, plan_episodes
 from kedge.errors import KedgeError
 from kedge.evaluation import episode_accuracies
 from kedge.methods import Method
-from kedge.model import LineageEntry, Model
+from kedge.model import LineageEntry, Model, state_of, trainable_copy
 from kedge.pixels import Pixels
 from kedge.pools import Delivery, Pool, union
 from kedge.practice import Practice
@@ -84,11 +84,7 @@ def train_round(
     if method.alignment is not None:
         method.alignment.check(config.episode)
     start = _as_the_first(start)
-    student = replace(
-        start,
-        embedding=copy.deepcopy(start.embedding).requires_grad_(True),
-        head=copy.deepcopy(start.head).requires_grad_(True),
-    )
+    student = trainable_copy(start)
     frozen = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen)
     rows = start.head.rows(start.class_features(pool)) if start.head.learns_rows else None
@@ -182,15 +178,11 @@ def _fault(losses: tuple[float, float, float], step: TrainStep) -> str:
         return f"the cross-entropy is {losses[1]:.0e}, far worse than that of guessing"
     # The last step may have spoilt weights when its loss was still good, and where statistics are
     # infinite, all features are alike. What a backbone of one's own had as infinite may stay so.
-    pairs = [(torch.zeros_like(step.rows), step.rows)] if step.rows is not None else []
-    for was, now in zip(_parts(step.teacher), _parts(step.student), strict=True):
-        pairs += zip(was.state_dict().values(), now.state_dict().values(), strict=True)
+    pairs = [*zip(state_of(step.teacher).values(), state_of(step.student).values(), strict=True)]
+    if step.rows is not None:
+        pairs.append((torch.zeros_like(step.rows), step.rows))
     spoilt = [(now.isfinite() < was.isfinite()).any() for was, now in pairs]
     return BROKEN.format("weights") if torch.stack(spoilt).any() else ""
-
-
-def _parts(model: Model) -> tuple[torch.nn.Module, torch.nn.Module]:
-    return model.embedding, model.head
 
 
 def _advice(epoch: int, config: TrainConfig) -> str:

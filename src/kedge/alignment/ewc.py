@@ -7,9 +7,8 @@ EWC (Schwarz et al.: Progress & Compress, ICML 2018).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
@@ -22,7 +21,7 @@ from kedge.config import EpisodeShape, require
 from kedge.engine import add_up, dealt
 from kedge.episodes import Plan, plan_episodes
 from kedge.images.augment import plain
-from kedge.model import Model
+from kedge.model import Model, trainable_copy
 from kedge.pools import Pool
 from kedge.progress import task
 from kedge.seeding import generator
@@ -81,11 +80,9 @@ class ElasticWeightConsolidation(Alignment):
     def _fisher(self, model: Model, pool: Pool, seed: int) -> dict[str, Tensor]:
         """By name of the weight: the mean over the answers of E[(∂ log p(y)/∂θ_i)²]."""
         # A copy, so that the model keeps its modes, its flags and its lack of gradients.
-        model = replace(
-            model,
-            embedding=copy.deepcopy(model.embedding).eval().requires_grad_(True),
-            head=copy.deepcopy(model.head).eval().requires_grad_(True),
-        )
+        model = trainable_copy(model)
+        model.embedding.eval()
+        model.head.eval()
         sums = {
             name: torch.zeros_like(weight, memory_format=torch.contiguous_format)
             for name, weight in model.weights().items()

@@ -12,7 +12,7 @@ from torch import Tensor
 from kedge.config import EpisodeShape, Schedule, TrainConfig
 from kedge.evaluation import Trial, evaluate
 from kedge.methods import parse_method
-from kedge.model import Model
+from kedge.model import Model, trainable_copy
 from kedge.pools import Pool
 from kedge.practice import Practice
 from kedge.progress import silent
@@ -72,14 +72,9 @@ class Training:
 
 def _step(start: Model, method: str) -> TrainStep:
     """As a round makes it."""
-    student = replace(
-        start,
-        embedding=copy.deepcopy(start.embedding).requires_grad_(True),
-        head=copy.deepcopy(start.head).requires_grad_(True),
-    )
     embedding = copy.deepcopy(start.embedding).eval().requires_grad_(False)
     teacher = replace(start, embedding=embedding)
-    return TrainStep(student, teacher, parse_method(method), 1e-3, None, {})
+    return TrainStep(trainable_copy(start), teacher, parse_method(method), 1e-3, None, {})
 
 
 def episodes_for(seconds: float, each: float, most: int = MOST) -> int:
