@@ -145,17 +145,10 @@ def _place(record: Record, method: str, round: int, column: paper.Column) -> Pla
     pools = record.pools(round)
     names = reading.UNSEEN if column.pool == "unseen" else (column.pool,)
     name = next((name for name in names if any(pool.pool == name for pool in pools)), "")
-    for pool in pools:
+    wanted = (column.n_way, column.n_shot)
+    for pool in (pool for pool in pools if pool.pool == name):
         shape = reading.tested(record, pool)
-        if (
-            pool.pool == name
-            and shape
-            and (shape.n_way, shape.n_shot)
-            == (
-                column.n_way,
-                column.n_shot,
-            )
-        ):
+        if shape is not None and (shape.n_way, shape.n_shot) == wanted:
             return Place(record, method, round, pool)
     return None
 
@@ -291,9 +284,7 @@ def _differs(records: Sequence[Record], table: PaperTable) -> str:
     for what, ours, theirs in pairs:
         names = [name for name in _unique(ours) if name]
         if names and names != [theirs]:
-            told.append(
-                f"{what[0].upper()}{what[1:]}: ours {listing(names)}, the paper’s {theirs}."
-            )
+            told.append(f"{what}: ours {listing(names)}, the paper’s {theirs}.")
     seeds = sorted({len(record.seeds) for record in records})
     over = listing([str(n) for n in seeds])
     if seeds == [1]:

@@ -242,9 +242,7 @@ def training_figure(record: Record) -> Figure | None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             _name_rounds(axes, starts)
         handles = [
-            Line2D(
-                [], [], color=look[m].colour, linestyle=look[m].line, label=shortened(m, LONGEST)
-            )
+            Line2D([], [], color=look[m].colour, linestyle=look[m].line, label=_name(m))
             for m in methods
         ]
         head(figure, handles)

@@ -222,14 +222,12 @@ def _annotate(
     span: tuple[float, float],
 ) -> None:
     """Each number in its cell, light on dark and dark on light."""
-    middle = (span[0] + span[1]) / 2
+    middle, crowded = (span[0] + span[1]) / 2, len(pools) > LEGIBLE
     for y, (t, row) in enumerate(zip(record.rounds, values, strict=True)):
         for x, (pool, value) in enumerate(zip(pools, row, strict=True)):
-            if not math.isfinite(value):
+            if crowded or not math.isfinite(value):
                 continue
             ink = "white" if value < middle else "black"
-            if len(pools) > LEGIBLE:
-                continue
             axes.text(x, y, number(value), ha="center", va="center", color=ink, fontsize=7.5)
             if reading.has_come(pool, t):
                 frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False)
@@ -239,13 +237,13 @@ def _annotate(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    if len(pools) > LEGIBLE:
+    if crowded:
         steps = [sum(reading.has_come(pool, t) for pool in pools) - 0.5 for t in record.rounds]
         edges = [y - 0.5 for y in range(len(steps) + 1)]
         axes.stairs(steps, edges, orientation="horizontal", baseline=None, color="white")
         axes.set_xlim(-0.5, len(pools) - 0.5)
         axes.set_ylim(len(steps) - 0.5, -0.5)
-    every = 1 if len(pools) <= LEGIBLE else 3
+    every = 3 if crowded else 1
     names = [pool.name.removeprefix(reading.ROUND_POOL) for pool in pools]
     axes.set_xticks(range(0, len(pools), every), names[::every])
     axes.set_yticks(range(0, len(record.rounds), every), [str(t) for t in record.rounds[::every]])
