@@ -108,10 +108,8 @@ class Experiment:
 
     @property
     def test_shapes(self) -> tuple[EpisodeShape, ...]:
-        ways, shots = (
-            self.test_ways or (self.episode.n_way,),
-            self.test_shots or (self.episode.n_shot,),
-        )
+        ways = self.test_ways or (self.episode.n_way,)
+        shots = self.test_shots or (self.episode.n_shot,)
         return tuple(self._shape("test", k, s) for s in shots for k in ways)
 
     def _shape(self, kind: str, ways: Count, shots: Count) -> EpisodeShape:

@@ -128,12 +128,11 @@ def _count(value: Any) -> str:
 
 
 def _classes(console: Console, classes: list[str], practised: set[str], everything: bool) -> None:
-    shown = classes if everything else classes[:A_FEW]
     if everything:
-        for name in shown:
+        for name in classes:
             say(console, printable(name, one_line=True))
         return
-    listed = ", ".join(printable(name, one_line=True) for name in shown)
+    listed = ", ".join(printable(name, one_line=True) for name in classes[:A_FEW])
     more = f", … (--all lists the other {len(classes) - A_FEW})" if len(classes) > A_FEW else ""
     rest = sum(name not in practised for name in classes)
     aside = f" ({rest} by anchors alone, never practised on)" if rest else ""
