@@ -135,6 +135,11 @@ def test_ways_fit_the_classes(n_classes: int) -> None:
     assert choose_ways(EpisodeWish(n_way=77), 2, n_classes) == 77
 
 
+def test_more_ways_than_usual_leave_half_of_the_classes_out() -> None:
+    """So that no two episodes are the same."""
+    assert [choose_ways(FREE, 2, n) for n in (9, 12, 24, 39, 40, 100)] == [5, 6, 12, 19, 20, 20]
+
+
 def test_an_episode_is_never_larger_than_usual() -> None:
     for need, n_classes in itertools.product(range(2, 21), (5, 10, 50, 1000)):
         ways = choose_ways(FREE, need, n_classes)

@@ -72,6 +72,15 @@ def test_any_number_of_classes_and_images(
         assert options.count(option) == 1
 
 
+@pytest.mark.parametrize(("n_images", "apart"), [(120, 30), (80, 20), (4, 2)])
+def test_a_quarter_of_each_class_is_set_apart_or_as_much_as_an_episode_needs(
+    n_images: int, apart: int
+) -> None:
+    found = shared([n_images] * 6)
+    assert [len(rows) for rows in found.val.class_rows] == [apart] * 6
+    assert [len(rows) for rows in found.train.class_rows] == [n_images - apart] * 6
+
+
 def test_small_classes_are_left_out_and_that_is_said() -> None:
     found = shared([40] * 20 + [2])
     assert "class 0020" not in found.train.classes
