@@ -174,3 +174,28 @@ def test_a_backbone_of_ones_own_is_looked_at_where_it_ends() -> None:
 def test_a_backbone_without_filters_is_refused() -> None:
     with pytest.raises(KedgeError, match="last_block"):
         nearest_classes(model(network=nn.Flatten()), POOL, (0,))
+
+
+class Spare(nn.Module):
+    """A layer that is there and not used, as the classifier of many a pretrained network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.used, self.spare = nn.Linear(SIDE**2, 20), nn.Linear(20, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.used(images.flatten(1)).relu()
+
+
+@pytest.mark.parametrize("head", sorted(HEADS))
+def test_a_last_layer_that_is_not_used_is_refused(head: str) -> None:
+    with pytest.raises(KedgeError, match="last_block"):
+        nearest_classes(model(head, network=Spare()), POOL, (0,))
+
+
+def test_what_is_not_used_of_the_last_block_does_not_count() -> None:
+    some, all_of_it = Spare(), Spare()
+    some.last_block, all_of_it.last_block = some.used, nn.ModuleList(all_of_it.children())
+    few, more = (nearest_classes(model(network=each), POOL, (0,)) for each in (some, all_of_it))
+    assert torch.equal(few, more)

@@ -25,6 +25,10 @@ from kedge.seeding import generator
 MOST = 100  # images of a class
 GROUP = 10  # images in one backward pass
 DRAWS = 10  # labels of each image; with one, noise hides many a neighbour
+NO_FILTERS = (
+    "Hard tasks need the filters of the backbone's last block, and none were found that its "
+    "features depend on: give the backbone an attribute last_block."
+)
 
 
 def nearest_classes(
@@ -86,11 +90,19 @@ def class_fisher(
         for some, height in zip(rows.split(GROUP), heights.split(GROUP), strict=True):
             pixels = plain(pool.table.take(some).to(model.device))
             features = functional_call(model.embedding, weights, (pixels,))
+            if not features.requires_grad:  # a layer may be there and not be used
+                raise KedgeError(NO_FILTERS)
             log_p = model.head.logits(features, representatives).log_softmax(1)
             # Backward is cheap, since it ends in the last block: one forward serves all draws.
             for draw in height.T:
                 loss = F.nll_loss(log_p, _drawn(log_p, draw), reduction="sum")
-                slopes = torch.autograd.grad(loss, list(filters.values()), retain_graph=True)
+                slopes = torch.autograd.grad(
+                    loss,
+                    list(filters.values()),
+                    retain_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
                 total += torch.cat([slope.square().flatten(1).mean(1) for slope in slopes])
             tick(len(some))
     return total.cpu() / heights.numel()
@@ -123,8 +135,5 @@ def _filters(embedding: nn.Module) -> list[str]:
     own = {id(w) for w in block.parameters() if w.ndim >= 2}
     names = [name for name, w in embedding.named_parameters() if id(w) in own]
     if not names:
-        raise KedgeError(
-            "Hard tasks need the filters of the backbone's last block, and none were found: give "
-            "the backbone an attribute last_block."
-        )
+        raise KedgeError(NO_FILTERS)
     return names
