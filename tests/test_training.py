@@ -646,6 +646,21 @@ def test_divergence_is_an_error_that_names_round_method_and_remedy(base: Model) 
     assert same(weights(base), before)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_model_without_weights_is_refused_unless_its_head_has_some(batch: int) -> None:
+    first = delivery(0, OLD)
+    models = {
+        head: new_model(
+            ModelConfig(BackboneConfig(), HeadConfig(head), 1, SIDE), first.new, 0, nn.Flatten()
+        )
+        for head in ("prototype", "ridge")
+    }
+    with pytest.raises(KedgeError, match=r"nothing to train: .* use another backbone"):
+        train_round(models["prototype"], first, BASE, scheduled(batch=batch))
+    learned = train_round(models["ridge"], first, BASE, scheduled(batch=batch)).model
+    assert not same(learned.head.state_dict(), models["ridge"].head.state_dict())
+
+
 def test_divergence_keeps_the_last_good_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from kedge import progress
 from kedge.alignment import Memory, Rehearsal, Sight
+from kedge.config import require
 from kedge.images.augment import Augmentation, augment
 from kedge.methods import Method
 from kedge.model import Model, half_precision
@@ -33,6 +34,10 @@ FUSE: dict[str, str | int | bool | Callable[..., object]] = {
     "realize_opcount_threshold": 200,
 }
 See = Callable[[Tensor], Tensor]  # pixels → features
+NOTHING_TO_LEARN = (
+    "There is nothing to train: the features depend on no weight of the backbone, and the head has "
+    "none of its own; use another backbone, or the head ridge or ecm."
+)
 
 
 def default_device() -> torch.device:
@@ -165,6 +170,7 @@ class TrainStep:
             )
             penalty = self.alignment.penalty(sight)
         loss = cross_entropy + self.method.weight * penalty
+        require(loss.requires_grad, NOTHING_TO_LEARN)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         return torch.stack([loss.detach(), cross_entropy.detach(), penalty.detach()])
