@@ -679,6 +679,36 @@ def test_a_backbone_that_is_handed_in_stays_as_it_is(first: Path, tmp_path: Path
         api.train(first, backbone=nn.Linear(3, 3), **SHORT)
 
 
+class Odd(nn.Module):
+    """A backbone that does with images what it is told to."""
+
+    def __init__(self, forward: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.does = forward
+
+    def forward(self, images: Tensor) -> object:
+        return self.does(images)
+
+
+def fails(images: Tensor) -> object:
+    raise AssertionError("Input height (16) doesn't match model (224).")
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (fails, r"cannot take images of 1 channels and 16 px \(Input height .* model \(224\)\)"),
+        (lambda images: (images.flatten(1),), "gives a tuple; it must give a tensor"),
+        (lambda images: images, "gives 4 dimensions; it must give"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_told_why(
+    first: Path, forward: Callable[[Tensor], object], said: str
+) -> None:
+    with pytest.raises(KedgeError, match=f"The backbone {said}"):
+        api.train(first, backbone=Odd(forward), **SHORT)
+
+
 def test_only_pixels_are_embedded(
     by_command: dict[str, Path], first: Path, plainly: Plainly
 ) -> None:

@@ -325,14 +325,17 @@ def _mean_and_std(pool: Pool, most: int = 2000) -> tuple[Tensor, Tensor]:
 def _n_features(embedding: Embedding, config: ModelConfig) -> int:
     example = torch.zeros(1, config.n_channels, config.image_size, config.image_size)
     try:
-        features = embedding.eval()(example)
-    except RuntimeError as error:
-        reason = textwrap.shorten(str(error), 300).rstrip(".")
+        features = embedding.eval().backbone(example)
+    except Exception as error:  # one of the caller's own may raise anything
+        reason = textwrap.shorten(str(error) or type(error).__name__, 300).rstrip(".")
         raise KedgeError(
             f"The backbone cannot take images of {config.n_channels} channels and "
             f"{config.image_size} px ({reason})."
         ) from None
     embedding.train()
+    if not isinstance(features, Tensor):
+        kind = type(features).__name__
+        raise KedgeError(f"The backbone gives a {kind}; it must give a tensor of shape (b, d).")
     if features.ndim != 2:
         raise KedgeError(f"The backbone gives {features.ndim} dimensions; it must give (b, d).")
     return int(features.shape[1])
