@@ -679,6 +679,18 @@ def test_a_backbone_that_is_handed_in_stays_as_it_is(first: Path, tmp_path: Path
         api.train(first, backbone=nn.Linear(3, 3), **SHORT)
 
 
+def test_weights_that_are_frozen_are_trained_and_that_is_said(
+    first: Path, notes: list[str]
+) -> None:
+    own = nn.Sequential(nn.Flatten(), nn.Linear(256, 8))
+    api.train(first, backbone=own, **SHORT)
+    assert not any("frozen" in note for note in notes)
+    own[1].requires_grad_(False)
+    model = api.train(first, backbone=own, **SHORT)
+    assert any("some weights of the backbone are frozen" in note for note in notes)
+    assert not torch.equal(model.embedding.state_dict()["backbone.1.weight"], own[1].weight)
+
+
 class Odd(nn.Module):
     """A backbone that does with images what it is told to."""
 

@@ -110,6 +110,11 @@ def train(
         f"width is {width}: it is that of a backbone which kedge makes, and a module of your own "
         "has its own; leave it out.",
     )
+    if module is not None and not all(weight.requires_grad for weight in module.parameters()):
+        progress.note(
+            "some weights of the backbone are frozen (requires_grad is False): a round trains all "
+            "of them, these too"
+        )
     if not isinstance(backbone, nn.Module):
         wish, n_images = BackboneWish(backbone, width), len(table)
         described, reasons = choose_backbone(wish, n_images, table.image_size, _on_gpu())
