@@ -764,3 +764,25 @@ def test_only_what_is_to_validate_validates(
         assert len(chosen) == sum(int((part == i).sum()) for i in validate)
         named = " and ".join(parts[i] for i in validate)
         assert notes.pop().endswith(f"of its parts, {named} validates")
+
+
+def test_a_part_to_validate_that_does_not_validate_is_not_said_to(
+    table: ImageTable, first: Path, notes: list[str]
+) -> None:
+    """Where other images are given to validate on, or where nothing is trained any more."""
+    part = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1], dtype=torch.uint8)[table.labels]
+    split = ImageTable(table.images, table.labels, table.classes, "split", ("train", "val"), part)
+
+    def told(note: str) -> bool:
+        found = f"split: of its parts, train is trained on{note}" in notes
+        notes.clear()
+        return found
+
+    base = api.train(split, width=4, **SHORT)
+    assert told(" and val validates")
+    api.train(split, val=first, width=4, **SHORT)
+    assert told("")
+    api.update(base, split, val=first, **SHORT)
+    assert told("")
+    api.remember(base, split, method="EIML")
+    assert told("")

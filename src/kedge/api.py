@@ -99,7 +99,7 @@ def train(
     if image_size is not None:
         image_size = checked("--image-size", int, image_size)
     get_ready()
-    table, apart = to_train_on(_called(images, open_images(images, image_size)))
+    table, apart = to_train_on(_called(images, open_images(images, image_size)), val is None)
     height, width_px = table.images.shape[2:]
     require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
     why = _why_size(images, table) if image_size is None else []
@@ -160,7 +160,7 @@ def update(
         f"{' or '.join(ALIGNMENTS)}.",
     )
     get_ready()
-    table, apart = to_train_on(_called(images, model.open(images)))
+    table, apart = to_train_on(_called(images, model.open(images)), val is None)
     require(
         len(table.classes) > 1,
         f"{table.source}: a round needs at least 2 classes, and here is 1: wait for more. Without "
@@ -200,7 +200,7 @@ def remember(
     chosen = parse_method(method)
     if chosen.alignment is None or not chosen.remembers:
         return {}  # and no image is read
-    table, _ = to_train_on(model.open(images))
+    table, _ = to_train_on(model.open(images), validate=False)
     missing = [name for name in table.classes if name not in model.classes]
     require(
         not missing,

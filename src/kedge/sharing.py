@@ -91,15 +91,16 @@ def to_test_on(table: ImageTable) -> ImageTable:
     return _part(table, table.in_part(part))
 
 
-def to_train_on(table: ImageTable) -> tuple[ImageTable, ImageTable | None]:
-    """The part "train" of images that come split, and what of "val" has classes of its own."""
+def to_train_on(table: ImageTable, validate: bool = True) -> tuple[ImageTable, ImageTable | None]:
+    """The part "train" of images that come split, and what of "val" has classes of its own, if
+    that is to validate."""
     if "train" not in table.parts:
         return table, None
     training = _part(table, table.in_part("train"))
     trained = set(training.classes)
     known = torch.tensor([name in trained for name in table.classes])
     others = table.in_part("val") & ~known[table.labels]
-    validates = bool(others.any())
+    validates = validate and bool(others.any())
     progress.note(
         f"{table.source}: of its parts, train is trained on"
         + (" and val validates" if validates else "")
