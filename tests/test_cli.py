@@ -966,6 +966,15 @@ def test_recipes_are_listed_and_printed_to_be_copied(ready: Ready, tmp_path: Pat
     assert "'mini-np'" in ready.kedge("recipes", "mini-np", cwd=tmp_path).sentence
 
 
+def test_a_protocol_is_not_said_to_be_none_where_a_recipe_is_printed(
+    ready: Ready, tmp_path: Path
+) -> None:
+    """It stands in the list of recipes."""
+    said = ready.kedge("recipes", "folder", cwd=tmp_path).sentence
+    assert said.startswith("folder: this is a protocol, and no recipe")
+    assert "'kedge bench folder' runs it" in said
+
+
 def test_help_of_a_recipe_shows_its_values(ready: Ready, own: Path) -> None:
     text = " ".join(ready.kedge("bench", own, "--help").out.replace("│", " ").split())
     for said in ("default: NU FT", "default: 20", "default: 3 4", "default: 0.001"):

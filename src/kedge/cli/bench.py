@@ -225,11 +225,17 @@ class Recipes:
         from kedge import recipes
         from kedge.protocols import PROTOCOLS
 
+        names = recipes.recipe_names()
+        if self.recipe in PROTOCOLS and self.recipe not in names:
+            raise KedgeError(
+                f"{self.recipe}: this is a protocol, and no recipe that could be printed: 'kedge "
+                f"bench {self.recipe}' runs it, and in a recipe of your own it stands as "
+                f'protocol = "{self.recipe}".'
+            )
         if self.recipe is not None:
             print(recipes.text(self.recipe), end="")
             return
         table = Table(Column("recipe", no_wrap=True), "what it shows")
-        names = recipes.recipe_names()
         for name in names:
             table.add_row(name, escape(recipes.load_recipe(name).title))
         table.add_section()
