@@ -895,6 +895,7 @@ def test_a_memory_that_is_not_for_this_is_not_used(
     (tmp_path / "base.kedge.memory").write_bytes(b"damaged")
     said = refused(ready.kedge("update", "base.kedge", *how, "--method", name, cwd=tmp_path))
     assert "base.kedge.memory" in said
+    assert said.endswith("copy it again, or move it away: IDA, DFA and FT need none.")
     assert {path.name for path in tmp_path.iterdir()} == {"base.kedge", "base.kedge.memory"}
 
 

@@ -184,7 +184,8 @@ def _kept(file: Path, model: Model) -> tuple[str, dict[str, Tensor]]:
     path = _memory_of(file)
     if not path.exists():
         return "", {}
-    about, kept = load_tensors(path, "memory of a method")
+    advice = "; copy it again, or move it away: IDA, DFA and FT need none"
+    about, kept = load_tensors(path, "memory of a method", advice)
     if about.get("model") != model.fingerprint:  # of one that was there before under this name
         progress.note(f"{path}: was kept with another model than {file}, and is not used")
         return "", {}
