@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from kedge.durable import save_tensors
 from kedge.errors import KedgeError
 from kedge.images.table import ImageTable
 
@@ -154,6 +155,14 @@ def test_safetensors_of_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "bert.safetensors"
     save_file({"weight": torch.zeros(3)}, path)
     with pytest.raises(KedgeError, match="not a packed image file that kedge wrote"):
+        ImageTable.load(path)
+
+
+def test_another_file_of_kedge_is_called_so(tmp_path: Path) -> None:
+    """Such as a memory, which lies beside a model, or the state of a stopped run."""
+    path = tmp_path / "base.kedge.memory"
+    save_tensors(path, {"images": torch.zeros(3)}, {"method": "EIML"})
+    with pytest.raises(KedgeError, match="another file of kedge's, and no packed images; give"):
         ImageTable.load(path)
 
 

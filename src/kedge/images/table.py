@@ -167,8 +167,8 @@ class ImageTable:
         file = PackedFile(Path(path))
         about = file.about
         if about.get("format") != STORE_FORMAT:
-            said = about.get("format")
-            what = "a model" if said == "kedge-model" else f"not a packed image file ({said!r})"
+            is_model = about.get("format") == "kedge-model"
+            what = "a model" if is_model else "another file of kedge's, and no packed images"
             raise KedgeError(
                 f"{path}: this is {what}; give images, or a file of 'kedge data pack'."
             )
