@@ -269,7 +269,22 @@ def test_numbers_become_names_that_sort(tmp_path: Path, as_json: bool) -> None:
         write(tmp_path / "l.jsonl", '{"file":"2.png","label":2}\n\n{"file":"10.png","label":10}')
     else:
         write(tmp_path / "l.csv", "file,label\n2.png,2\n10.png,10\n")
-    assert contents(read(tmp_path, ListedReader())) == {("", "class 02", 2), ("", "class 10", 10)}
+    assert contents(read(tmp_path, ListedReader())) == {
+        ("", "class 0002", 2),
+        ("", "class 0010", 10),
+    }
+
+
+def test_a_number_is_the_same_class_in_every_list(tmp_path: Path) -> None:
+    """Whatever other numbers stand beside it: else a class that comes back would be a new one."""
+    names = []
+    for other in (3, 10, 100):
+        folder = tmp_path / str(other)
+        for colour in (2, other):
+            draw(folder / f"{colour}.png", colour)
+        (folder / "list.csv").write_text(f"path,class\n2.png,2\n{other}.png,{other}\n")
+        names.append(read(folder, ListedReader()).classes[0])
+    assert len(set(names)) == 1
 
 
 def test_names_count_before_numbers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued
+from kedge.images.catalogue import PART_NAMES, Catalogue, FilePictures, catalogued, numbered
 from kedge.images.files.archives import DRIVE, hidden
 from kedge.images.files.lists import Row, first_rows, is_list, rows
 from kedge.images.files.trees import Tree
@@ -295,8 +295,8 @@ def _above(name: str) -> Iterator[str]:
 
 
 def _sortable(names: list[str]) -> list[str]:
-    """Numbers are no names: they get zeros in front, so that they sort."""
+    """Numbers are no names: they get zeros in front, so that they sort, and as many in every list,
+    so that a class which comes back in another is known."""
     if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in set(names)):
         return names
-    width = max(len(str(int(name))) for name in set(names))
-    return [f"class {int(name):0{width}}" for name in names]
+    return numbered([int(name) for name in names])
