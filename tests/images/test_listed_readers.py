@@ -275,6 +275,16 @@ def test_numbers_become_names_that_sort(tmp_path: Path, as_json: bool) -> None:
     }
 
 
+def test_a_first_line_without_a_class_is_left_out_as_any_other(tmp_path: Path) -> None:
+    """It does not make the list one that has no column of classes."""
+    for i in (1, 2):
+        draw(tmp_path / f"{i}.png", i)
+    write(tmp_path / "l.csv", "path,class\n1.png\n2.png,ant\n")
+    found = read(tmp_path, ListedReader())
+    assert contents(found) == {("", "ant", 2)}
+    assert any("1 line has no image or no class" in remark for remark in found.remarks)
+
+
 def test_a_number_is_the_same_class_in_every_list(tmp_path: Path) -> None:
     """Whatever other numbers stand beside it: else a class that comes back would be a new one."""
     names = []

@@ -94,7 +94,8 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         for row in table:
             if columns and row:
-                yield table.line_num, dict(zip(columns, row, strict=False))
+                given = dict(zip(columns, row, strict=False))  # a row may lack the last cells
+                yield table.line_num, {**dict.fromkeys(columns, ""), **given}
             elif row:
                 columns = [_column(name) for name in row]
                 if not _usable(columns):
