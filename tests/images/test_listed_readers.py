@@ -429,8 +429,8 @@ def test_several_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("l.csv", b"", "none of the images"),
-        ("l.csv", b"file,label\n", "none of the images"),
+        ("l.csv", b"", "no line of it names"),
+        ("l.csv", b"file,label\n", "no line of it names"),
         ("l.csv", b"a,b\n1,2\n", "expected a column of images .* its columns are: a, b"),
         ("l.csv", b"filename\nx.png\n", "one of classes"),
         ("l.csv", b'file,label\n"a.png,cat\n', "no line of a CSV file"),
@@ -442,9 +442,9 @@ def test_several_lists(tmp_path: Path) -> None:
         ("l.jsonl", b'{"file": "a.png", "label": "cat"}\n[1]', "line 2 is no JSON object"),
         ("l.jsonl", b"[" * 100_000, "line 1 is no JSON object"),
         ("l.jsonl", b'{"file": "a.png", "label": ' + b"9" * 9999 + b"}", "line 1 is no JSON"),
-        ("l.jsonl", b'{"file": ["a.png"], "label": {}}', "none of the images"),
-        ("l.jsonl", b'{"file": "a.png", "label": true}', "none of the images"),
-        ("l.jsonl", b'{"file": "a.png", "label": null}', "none of the images"),
+        ("l.jsonl", b'{"file": ["a.png"], "label": {}}', "no line of it names"),
+        ("l.jsonl", b'{"file": "a.png", "label": true}', "no line of it names"),
+        ("l.jsonl", b'{"file": "a.png", "label": null}', "no line of it names"),
         ("l.jsonl", b'{"file": "a.png", "label": "\\ud800"}', "no text"),
         ("l.jsonl", b'{"file": "\\ud800", "label": "x"}', "none of the images"),
         ("l.jsonl", b'{"file": "a\\u0000.png", "label": "x"}', "none of the images"),

@@ -52,10 +52,15 @@ class ListedReader(Reader):
         for name in lists:
             for row in rows(tree.text(name), tree.path / name):
                 entries.add(row, folders, name, tree.path)
-        if not entries.found:
-            first = f", the first is {shown(entries.missing[0])}" if entries.missing else ""
+        if not entries.found and not entries.missing:
             raise KedgeError(
-                f"{tree.path / lists[0]}: none of the images that it lists is there{first}; "
+                f"{tree.path / lists[0]}: no line of it names an image and a class; expected both "
+                "in each, as words or whole numbers."
+            )
+        if not entries.found:
+            raise KedgeError(
+                f"{tree.path / lists[0]}: none of the images that it lists is there, the first is "
+                f"{shown(entries.missing[0])}; "
                 "expected them beside the list or in 'images' beside it."
             )
         found = entries.found
