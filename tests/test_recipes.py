@@ -46,6 +46,7 @@ EXPECTED = {  # table → protocol, and that of its twin
 TINY = {  # recipes on Tiny-ImageNet → the table that they repeat, whole
     "tiny-pn": "mini-pn",
     "tiny-pn-1shot": "mini-pn",
+    "tiny-pn-long": "mini-pn",
     "tiny-two-rounds": "two-rounds",
     **{
         f"tiny-{name.removesuffix('-5shot')}": name
@@ -310,7 +311,7 @@ def test_the_sweeps_have_the_paper_s_values() -> None:
 ON_TINY = [name for name in NAMES if name.startswith("tiny-")]
 ON_TINY_PROTOCOLS = {
     "tiny-two-rounds": "tiny-imagenet-2-rounds",
-    "tiny-two-rounds-eiml": "tiny-imagenet-2-rounds",
+    "tiny-two-rounds-again": "tiny-imagenet-2-rounds",
     "tiny-rounds": "tiny-imagenet-16-rounds",
     "tiny-domain-pn": "tiny-imagenet-domain",
     "tiny-domain-ecm": "tiny-imagenet-domain",

@@ -433,12 +433,18 @@ def test_two_rounds_count_where_the_paragon_is_approached() -> None:
     assert finding.outcome == FAILED
 
 
+def test_table_1_trained_again_counts() -> None:
+    behind = {"pn": a_record(), "pn-long-again": with_rows(PAR=(80.0, 86.0, 90.0))}
+    _, against = claim("IDA approaches").judge(found(**behind)).deciding
+    assert (against.outcome, against.where.record) == (FAILED, "tiny-pn-long-again")
+
+
 def test_table_6_trained_again_counts_and_of_eiml_stands_beside() -> None:
     """Of whom the paper has one update alone."""
     again = longer(2, EIML=(80.0, 86.0, 90.0))
-    both = found(**{"pn": a_record(), "two-rounds": longer(2), "two-rounds-eiml": again})
+    both = found(**{"pn": a_record(), "two-rounds": longer(2), "two-rounds-again": again})
     (against,) = [one for one in claim("On unseen").judge(both).deciding if one.outcome == FAILED]
-    assert (against.what, against.where.record) == ("IDA − EIML", "tiny-two-rounds-eiml")
+    assert (against.what, against.where.record) == ("IDA − EIML", "tiny-two-rounds-again")
     beside = claim("EIML").judge(both)
     assert beside.outcome == claim("EIML").judge(found(pn=a_record())).outcome
     assert "(prototypes, trained again, 5-shot, 2 updates, one seed)" in beside.sentences[-1]

@@ -24,7 +24,8 @@ FAMILIES = {"tiny": "Tiny-ImageNet", "drawings": "the drawings"}  # what names b
 PN, NATURAL, MANMADE = "prototypes", "natural → man-made", "man-made → natural"
 LABELS = {  # how names go on: how the record is called; in reading order
     "pn": PN, "pn-1shot": PN, "mini-pn": PN, "pn-seeds": PN, "pn-seeds-1shot": PN,
-    "pn-long": f"{PN}, trained long", "tiered-pn": f"{PN}, many classes",
+    "pn-long": f"{PN}, trained long", "pn-long-again": f"{PN}, trained long again",
+    "tiered-pn": f"{PN}, many classes",
     "": f"{NATURAL}, {PN}", "3-seeds": f"{NATURAL}, {PN}",
     "ecm": "ECM", "mini-ecm": "ECM", "ridge": "ridge", "heads-ridge": "ridge",
     **{
@@ -33,7 +34,7 @@ LABELS = {  # how names go on: how the record is called; in reading order
         for head, name in (("pn", PN), ("ecm", "ECM"))
         for shots in ("", "-5shot", "-1shot")
     },
-    "two-rounds": PN, "two-rounds-eiml": f"{PN}, trained again", "rounds": PN, "16-rounds": PN,
+    "two-rounds": PN, "two-rounds-again": f"{PN}, trained again", "rounds": PN, "16-rounds": PN,
     "lambda-sweep": PN, "eiml-vs-ida": "", "exemplar-sweep": PN,
     "ways-shots-pn": PN, "ways-shots-ecm": "ECM",
 }  # fmt: skip
