@@ -43,7 +43,7 @@ LATER = (
     "be clear by a further point, and does not count where several answer the same question; and "
     "four claims were added that a review found missing: that every update helps, that FT and DFA "
     "forget, that IDA trails them on new classes, and that on average it is best. What was trained "
-    "again counts like the first time. LOG.md says which verdicts these changes turned."
+    "twice counts twice. LOG.md says which verdicts these changes turned."
 )
 MAIN = (  # the paper's table 1
     "pn", "pn-1shot", "mini-pn", "pn-seeds", "pn-seeds-1shot", "pn-long", "pn-long-again",

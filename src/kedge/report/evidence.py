@@ -24,7 +24,7 @@ FAMILIES = {"tiny": "Tiny-ImageNet", "drawings": "the drawings"}  # what names b
 PN, NATURAL, MANMADE = "prototypes", "natural → man-made", "man-made → natural"
 LABELS = {  # how names go on: how the record is called; in reading order
     "pn": PN, "pn-1shot": PN, "mini-pn": PN, "pn-seeds": PN, "pn-seeds-1shot": PN,
-    "pn-long": f"{PN}, trained long", "pn-long-again": f"{PN}, trained long again",
+    "pn-long": f"{PN}, trained long", "pn-long-again": f"{PN}, trained long from another base",
     "tiered-pn": f"{PN}, many classes",
     "": f"{NATURAL}, {PN}", "3-seeds": f"{NATURAL}, {PN}",
     "ecm": "ECM", "mini-ecm": "ECM", "ridge": "ridge", "heads-ridge": "ridge",
