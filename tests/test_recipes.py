@@ -435,6 +435,16 @@ def test_what_every_part_sets_cannot_be_changed_for_all_of_them() -> None:
         recipe.experiments(changed)
 
 
+def test_a_recipe_of_ones_own_is_not_to_be_printed_but_changed(write: Write) -> None:
+    """Its name is that of a file, which 'kedge recipes' does not know."""
+    path = write(text("drawings-mini-ecm"))
+    recipe = load_recipe(path)
+    base = recipe.base()
+    with pytest.raises(KedgeError) as caught:
+        recipe.experiments(replace(base, episode=replace(base.episode, n_shot=3)))
+    assert str(caught.value) == f"--n-shot: each part of {path} sets its own; change it there."
+
+
 @pytest.mark.parametrize("names", [("A", "a"), ("1 way", "1-way"), ("!",), ("..", "x")])
 def test_parts_that_would_share_a_folder_or_have_none_are_refused(
     write: Write, names: tuple[str, ...]

@@ -63,6 +63,10 @@ class Recipe:
         for key in sorted(first.intersection(*others) - {"data"}):
             if _at(given, key) != _at(own, key):
                 option = key.rpartition(".")[2].replace("_", "-")
+                if self.file.endswith(".toml"):  # somebody's own, which can be changed
+                    raise KedgeError(
+                        f"--{option}: each part of {self.file} sets its own; change it there."
+                    )
                 raise KedgeError(
                     f"--{option}: each part of the recipe {self.name} sets its own; print the "
                     f"recipe with 'kedge recipes {self.name}', change a copy and run that."
