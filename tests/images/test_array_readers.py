@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue
+from kedge.images.catalogue import Catalogue, numbered
 from kedge.images.files.npz import npz_pictures
 from kedge.images.files.trees import tree_of
 from kedge.images.pictures import Look, decode
@@ -739,7 +739,8 @@ def test_cifar_100(tmp_path: Path, write: Callable[[Any], bytes], folder: str) -
 def test_cifar_100_without_meta(tmp_path: Path) -> None:
     cifar(tmp_path / "x", python2, meta=False)
     found = read(tmp_path)
-    assert found.classes == ("class 000", "class 003", "class 099")
+    assert found.classes == ("class 0000", "class 0003", "class 0099")
+    assert list(found.classes) == numbered([0, 3, 99])  # as any other reader names them
     assert found.remarks == ()
 
 
@@ -749,7 +750,7 @@ def test_one_file_of_cifar_100(tmp_path: Path) -> None:
     assert found.form == "CIFAR-100 as raw pickles, one of two files"
     assert classes(found) == ["name 99", "name 0"]
     (tmp_path / "meta").unlink()
-    assert classes(read(tmp_path / "test")) == ["class 099", "class 000"]
+    assert classes(read(tmp_path / "test")) == ["class 0099", "class 0000"]
     assert not Cifar100Reader().recognises(tree_of(cifar(tmp_path, python2) / "meta"))
 
 
@@ -765,7 +766,7 @@ def test_cifar_100_with_a_meta_of_no_use(tmp_path: Path, names: Any) -> None:
     cifar(tmp_path, python2)
     dump(tmp_path / "meta", {"fine_label_names": names})
     found = read(tmp_path)
-    assert found.classes == ("class 000", "class 003", "class 099")
+    assert found.classes == ("class 0000", "class 0003", "class 0099")
     assert len(found.remarks) == 1
 
 

@@ -120,9 +120,9 @@ def names_by_number(value: Any, labels: Int64[np.ndarray, " n"]) -> list[str]:
     return names if all(names) and len(set(names)) == len(names) else []
 
 
-def digits(labels: Iterable[np.ndarray], least: int = 4) -> int:
-    """With so many, names that are numbers sort as numbers do."""
-    return max([least, *(len(str(numbers.max(initial=0))) for numbers in labels)])
+def digits(labels: Iterable[np.ndarray]) -> int:
+    """With so many, names that are numbers sort as numbers do; as many as `numbered` gives them."""
+    return max([4, *(len(str(numbers.max(initial=0))) for numbers in labels)])
 
 
 def _listed(keys: Iterable[str]) -> str:

@@ -46,7 +46,7 @@ class Cifar100Reader(Reader):
             names = names_by_number(meta["fine_label_names"], numbers)
             if not names:
                 remarks = ["'fine_label_names' of meta does not name all classes and was not used"]
-        width = digits(labels, 3)
+        width = digits(labels)
         return catalogued(
             tree,
             f"{self.form}, {'train and test merged' if len(images) == 2 else 'one of two files'}",
