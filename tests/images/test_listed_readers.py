@@ -275,11 +275,17 @@ def test_numbers_become_names_that_sort(tmp_path: Path, as_json: bool) -> None:
     }
 
 
-def test_a_first_line_without_a_class_is_left_out_as_any_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_first_line_without_a_class_is_left_out_as_any_other(
+    tmp_path: Path, as_json: bool
+) -> None:
     """It does not make the list one that has no column of classes."""
     for i in (1, 2):
         draw(tmp_path / f"{i}.png", i)
-    write(tmp_path / "l.csv", "path,class\n1.png\n2.png,ant\n")
+    if as_json:
+        write(tmp_path / "l.jsonl", '{"path": "1.png"}\n{"path": "2.png", "class": "ant"}\n')
+    else:
+        write(tmp_path / "l.csv", "path,class\n1.png\n2.png,ant\n")
     found = read(tmp_path, ListedReader())
     assert contents(found) == {("", "ant", 2)}
     assert any("1 line has no image or no class" in remark for remark in found.remarks)

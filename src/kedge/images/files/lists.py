@@ -42,16 +42,21 @@ def is_list(name: str) -> bool:
 def rows(text: str, path: Path) -> Iterator[Row]:
     """All rows; a `KedgeError` where this is no list, or a broken one."""
     as_json = path.name.lower().endswith(ENDINGS[2:])
-    first = True
+    columns: dict[str, object] = {}
+    usable, waiting = False, list[Row]()  # a JSON object may lack what a later one has
     for line, record in _objects(text, path) if as_json else _records(text, path):
-        if first and not _usable(record):
-            columns = ", ".join(map(shown, list(record)[:8]))
-            raise KedgeError(
-                f"{path}: expected a column of images (filename, path, image …) and one of classes "
-                f"(label, class, category …); its columns are: {columns}."
-            )
-        first = False
-        yield Row(line, _cell(record, IMAGE), _cell(record, CLASS), _cell(record, PART))
+        waiting.append(Row(line, _cell(record, IMAGE), _cell(record, CLASS), _cell(record, PART)))
+        if not usable:
+            columns |= record
+            usable = _usable(columns)
+        if usable:
+            yield from waiting
+            waiting.clear()
+    if waiting:
+        raise KedgeError(
+            f"{path}: expected a column of images (filename, path, image …) and one of classes "
+            f"(label, class, category …); its columns are: {', '.join(map(shown, [*columns][:8]))}."
+        )
 
 
 def first_rows(tree: Tree, name: str) -> list[Row]:
@@ -100,6 +105,7 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
                 columns = [_column(name) for name in row]
                 if not _usable(columns):
                     yield table.line_num, dict.fromkeys(columns)
+                    return
     except csv.Error as error:
         raise KedgeError(
             f"{path}: line {table.line_num} is no line of a CSV file ({error})."
