@@ -357,6 +357,7 @@ def used(
         file.write_bytes(b"no image")
     fox = cwd / os.fsdecode(b"caf\xe9.png")  # from an old Windows disk
     shutil.copy(odd / "[red] fox" / "00.png", fox)
+    shutil.copytree(second / "second 0", cwd / "one" / "second 0")
     model, support = by_command["next"], ["--support", second]
     mixed = [second / "second 3" / "00.png", "broken.png", "photo.webp"]
     lines = ["--format", "json"]
@@ -365,6 +366,7 @@ def used(
         "evaluate unknown": ["evaluate", model, odd, *SHORT, "--n-episodes", "50"],
         "evaluate freely": ["evaluate", model, odd, "--n-episodes", "50"],
         "evaluate known": ["evaluate", model, second, "--known"],
+        "evaluate one": ["evaluate", model, "one", "--known"],
         "folder": ["predict", model, second, *support, *lines],
         "mixed": ["predict", model, *mixed, *support, *lines],
         "several broken": ["predict", model, *mixed, "gone.png", "broken too.jpg", *support],
@@ -422,6 +424,12 @@ def test_evaluate_measures_names_by_anchors(used: dict[str, Any]) -> None:
     said = " ".join(words)
     assert "72 images named right: 6 classes, among the 12 that the model has learned" in said
     assert "6 of these classes were trained on" in used["evaluate known"].err
+
+
+def test_evaluate_speaks_of_one_class_as_of_one(used: dict[str, Any]) -> None:
+    assert "named right: 1 class, among the 12 " in used["evaluate one"].out
+    warning = "1 of these classes was trained on; if its images were too, the number flatters."
+    assert warning in used["evaluate one"].err
 
 
 def predictions(ended: Any) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 from kedge.cli.arguments import Data, ModelFile, say
 from kedge.cli.wishes import Episode
 from kedge.errors import KedgeError
+from kedge.images.words import counted
 
 N_EPISODES, SEED = 2000, 0
 
@@ -75,8 +76,9 @@ class Evaluate:
         seen = len(set(table.classes) & set(model.classes))
         if self.known:
             how = (
-                f"{score}% of {score.n} images named right: {seen} classes, among the "
-                f"{len(model.classes)} that the model has learned, without examples"
+                f"{score}% of {counted(score.n, 'image')} named right: "
+                f"{counted(seen, 'class', 'classes')}, among the {len(model.classes)} that the "
+                "model has learned, without examples"
             )
         else:
             pool, shape, _ = to_be_tested(table, self.episode)
@@ -87,9 +89,10 @@ class Evaluate:
             )
         say(console, how)
         if seen:
+            which = "1 of these classes was" if seen == 1 else f"{seen} of these classes were"
             print(
-                f"kedge: {seen} of these classes were trained on; if their images were too, the "
-                "number flatters.",
+                f"kedge: {which} trained on; if {'its' if seen == 1 else 'their'} images were too, "
+                "the number flatters.",
                 file=sys.stderr,
             )
 
