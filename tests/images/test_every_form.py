@@ -688,6 +688,11 @@ def test_background_is_no_class(
     assert ImageTable.load(out).classes == ("cat", "dog")
 
 
+def test_not_all_classes_can_be_left_out(two: Path, ready: Any, tmp_path: Path) -> None:
+    ended = ready.kedge("data", "pack", two, "--out", tmp_path / "out", "--without", "cat", "dog")
+    assert ended.sentence == f"--without: these are all classes of {two}; leave some to pack."
+
+
 ODD = (
     *("a b", " lead", "trail ", "-dash", "--flag", "[bold]x", "a,b;c", "'q\"", "%s {0}", "~"),
     *(

@@ -141,7 +141,10 @@ def _without(found: Catalogue, given: tuple[str, ...]) -> Catalogue:
     unknown = [name for name in names if name not in found.classes]
     if unknown:
         raise KedgeError(f"--without: {found.path} has no class '{unknown[0]}'.")
-    return found.only(set(found.classes) - set(names)) if names else found
+    kept = set(found.classes) - set(names)
+    if not kept:
+        raise KedgeError(f"--without: these are all classes of {found.path}; leave some to pack.")
+    return found.only(kept)
 
 
 def _about(path: Path) -> dict[str, object]:
