@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 import kedge
+from kedge.cli.data import _stem
 from kedge.images.catalogue import Catalogue
 from kedge.images.files.trees import tree_of
 from kedge.images.readers import READERS, catalogue
@@ -356,6 +357,15 @@ def test_installed_command(kedge: Any, forms: dict[str, Any], tmp_path: Path) ->
     assert ended.rc == 0, ended.err
     size = f"{(tmp_path / 'pets-48px.images').stat().st_size / 1e3:.1f} kB"
     assert ended.out == f"pets-48px.images: 18 images of 3 classes, 3×48×48, {size}\n"
+
+
+@pytest.mark.parametrize(
+    "ending", ["csv", "jsonl", "tsv", "parquet", "pkl", "npz", "zip", "tar", "TAR.gz", "tbz2"]
+)
+def test_the_name_of_a_store_has_no_ending_of_the_file(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "pets.v2").mkdir()
+    (tmp_path / f"pets.v2.{ending}").touch()
+    assert _stem(tmp_path / f"pets.v2.{ending}") == _stem(tmp_path / "pets.v2") == "pets.v2"
 
 
 def test_store_is_not_packed_again(forms: dict[str, Any], ready: Any, tmp_path: Path) -> None:

@@ -127,11 +127,11 @@ class Pack:
 
 
 def _stem(path: Path) -> str:
-    name = path.resolve().name
-    for ending in (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".parquet", ".csv"):
-        if name.lower().endswith(ending):
-            return name[: -len(ending)]
-    return name or "images"
+    """Without the ending of a file; a folder has none, whatever its name."""
+    path = path.resolve()
+    if not path.is_file():
+        return path.name or "images"
+    return path.stem[:-4] if path.stem.lower().endswith(".tar") else path.stem
 
 
 def _without(found: Catalogue, given: tuple[str, ...]) -> Catalogue:
