@@ -883,6 +883,19 @@ def test_what_is_kept_and_what_is_not_is_told(
         assert f"images were kept of {n} of the {n + 6} classes" in part.err
 
 
+def test_remarks_on_images_are_made_once_though_these_are_read_again_to_keep_some(
+    ready: Ready, draw_classes: Callable[..., Path], tmp_path: Path
+) -> None:
+    images = draw_classes(tmp_path / "images", ["a", "b", "c", "d", "e", "f"])
+    shutil.copy(images / "a" / "00.png", images / "stray.png")
+    (images / "a" / "broken.png").write_bytes(b"no image")
+    how = ["--width", "4", "--keep", REMEMBER["EIML"], "--out", "m.kedge", *SHORT, *QUICK]
+    ended = ready.kedge("train", "images", *how, cwd=tmp_path)
+    assert ended.rc == 0, ended.err
+    for remark in ("stray.png", "could not be read"):
+        assert ended.err.count(remark) == 1
+
+
 def test_a_memory_that_is_not_for_this_is_not_used(
     chain: tuple[str, Path, dict[str, Any]], ready: Ready, second: Path, tmp_path: Path
 ) -> None:

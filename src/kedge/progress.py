@@ -21,6 +21,7 @@ LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
 Tick = Callable[[int], None]  # told how much has just been done
 _shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
+_remarked: ContextVar[set[str] | None] = ContextVar("kedge_remarked", default=None)
 _part: ContextVar[str] = ContextVar("kedge_part", default="")  # what every line begins with
 
 
@@ -44,11 +45,12 @@ def display() -> Iterator[None]:
     # Without a terminal a bar would leave but an empty line.
     bars = console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=not bars) as progress:
-        token = _shown.set(progress)
+        token, remarked = _shown.set(progress), _remarked.set(set())
         try:
             yield
         finally:
             _shown.reset(token)
+            _remarked.reset(remarked)
 
 
 @contextmanager
@@ -106,6 +108,15 @@ def note(text: str) -> None:
         LOGGER.info(line)
     else:
         progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def remark(text: str) -> None:
+    """A note on images. A command may read the same ones several times, but says it once."""
+    said, line = _remarked.get(), f"{_part.get()}{text}"
+    if said is None or line not in said:
+        note(text)
+    if said is not None:
+        said.add(line)
 
 
 def printable(text: str, *, one_line: bool = False) -> str:

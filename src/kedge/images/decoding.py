@@ -209,7 +209,7 @@ def in_memory(catalogue: Catalogue, look: Look) -> ImageTable:
             tick(len(chunk.numbers) + len(chunk.unreadable))
     kept = Kept.of(catalogue, unreadable)
     for remark in kept.remarks:
-        progress.note(f"{catalogue.path}: {remark}")
+        progress.remark(f"{catalogue.path}: {remark}")
     if unreadable:
         pixels = pixels[kept.rows]
     return ImageTable(

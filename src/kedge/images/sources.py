@@ -156,7 +156,7 @@ def _decoded(found: Catalogue, look: Look, keep: bool) -> ImageTable:
             )
         return pack(found, look, out, patience=-1.0)  # without end
     for remark in found.noticed:
-        progress.note(f"{found.path}: {remark}")
+        progress.remark(f"{found.path}: {remark}")
     if packing.n_bytes <= IN_MEMORY:
         return in_memory(found, look)
     with tempfile.TemporaryDirectory(prefix="kedge-") as folder:  # open, it outlives its name
