@@ -147,7 +147,8 @@ class ImageTable:
         return cls(pixels.contiguous(), order, tuple(map(plain_name, classes)), source)
 
     def save(self, path: str | Path) -> None:
-        """Pack into one file, from which `load` reads what is asked for."""
+        """Pack into one file, from which `load` reads what is asked for. Unlike the commands it
+        takes the place of what lies there, but only once it is complete."""
         about = {
             "format": STORE_FORMAT,
             "classes": self.classes,
