@@ -14,6 +14,7 @@ from kedge.episodes import plan_episodes
 from kedge.errors import KedgeError
 from kedge.heads import PrototypeHead
 from kedge.images.table import ImageTable
+from kedge.methods import parse_method
 from kedge.model import Model, ModelConfig, new_model
 from kedge.pools import Pool, whole
 from kedge.seeding import generator
@@ -381,6 +382,15 @@ def test_too_few_for_even_one_query_is_a_sentence_with_the_option_to_change(
     eiml = ExemplarIncrementalMetaLearning(exemplars)
     with pytest.raises(KedgeError, match=f"^EIML: .*{remedy}\\.$"):
         eiml.rehearse(memory_of(*counts), EpisodeShape(2, shots, 15))
+
+
+def test_too_few_to_be_kept_is_a_sentence_with_what_to_write() -> None:
+    """Whatever was kept before: the tasks of the next round need as many of the new classes."""
+    with pytest.raises(KedgeError, match=r"write 'EIML exemplars=21' or more, or lower --n-shot"):
+        EIML.check(EpisodeShape(5, (1, 20), 15))
+    method = parse_method("EIML exemplars=21").alignment
+    assert method is not None
+    method.check(EpisodeShape(5, (1, 20), 15))
 
 
 def test_without_kept_images_there_is_a_sentence() -> None:

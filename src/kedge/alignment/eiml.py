@@ -53,10 +53,13 @@ class ExemplarIncrementalMetaLearning(Alignment):
         require(known, "EIML: choice must be 'random' or 'nearest'.")
 
     def check(self, shape: EpisodeShape) -> None:
+        most_shots = shape.shots[1]
+        # Also where more were kept before: of the new classes no more than this will be.
         require(
-            self.exemplars > shape.shots[1],
+            self.exemplars > most_shots,
             f"EIML: {self.exemplars} exemplars of each class are too few for old tasks of "
-            f"{shape.shots[1]} shots and at least 1 query: keep more exemplars, or lower --n-shot.",
+            f"{most_shots} shots and at least 1 query: write 'EIML exemplars={most_shots + 1}' or "
+            "more, or lower --n-shot.",
         )
 
     def penalty(self, sight: Sight) -> Float[Tensor, ""]:
