@@ -131,6 +131,20 @@ def test_it_is_measured_in_eval_mode_whatever_the_mode_of_the_model() -> None:
     )
 
 
+def test_episodes_add_up_in_half_precision_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a sum of bfloat16, what is less than 1/256 of it would add nothing."""
+    model = some_model("prototype", POOL)
+    model.embedding.to(torch.bfloat16)
+
+    def slopes(model: Model, *_: object) -> tuple[list[Tensor], int]:
+        return [torch.full_like(weight, 0.5) for weight in model.weights().values()], 1
+
+    monkeypatch.setattr("kedge.alignment.ewc._slopes", slopes)
+    memory = ElasticWeightConsolidation(episodes=1000).remember(model, POOL, {}, 0)
+    assert {value.dtype for value in memory.values()} == {torch.bfloat16}
+    assert all((value == 0.25).all() for value in memory.values())
+
+
 @pytest.mark.parametrize("decay", [1.0, 0.5, 0.0])
 def test_that_of_earlier_rounds_is_added_with_its_decay(decay: float) -> None:
     model, ewc = some_model("prototype", POOL), ElasticWeightConsolidation(episodes=3, decay=decay)

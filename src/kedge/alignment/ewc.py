@@ -83,9 +83,13 @@ class ElasticWeightConsolidation(Alignment):
         model = trainable_copy(model)
         model.embedding.eval()
         model.head.eval()
+        weights = model.weights()
+        # To a sum in half precision, later episodes would add less and less.
         sums = {
-            name: torch.zeros_like(weight, memory_format=torch.contiguous_format)
-            for name, weight in model.weights().items()
+            name: torch.zeros(
+                w.shape, dtype=torch.promote_types(w.dtype, torch.float32), device=w.device
+            )
+            for name, w in weights.items()
         }
         n_answers = 0
         plan = plan_episodes(pool, _within(pool), self.episodes, generator("fisher", seed))
@@ -94,11 +98,13 @@ class ElasticWeightConsolidation(Alignment):
             for i in mine:
                 slopes, n = _slopes(model, pool, plan, i, generator("answers", seed, i))
                 for total, slope in zip(sums.values(), slopes, strict=True):
-                    total += slope.square()
+                    total += slope.to(total.dtype).square()
                 n_answers += n
                 tick(1)
         of_all = add_up(torch.tensor(n_answers, device=model.device))
-        return {name: add_up(total) / of_all for name, total in sums.items()}
+        return {
+            name: (add_up(total) / of_all).to(weights[name].dtype) for name, total in sums.items()
+        }
 
 
 def _fits(memory: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> bool:
