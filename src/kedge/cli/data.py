@@ -141,6 +141,8 @@ def _without(found: Catalogue, given: tuple[str, ...]) -> Catalogue:
     unknown = [name for name in names if name not in found.classes]
     if unknown:
         raise KedgeError(f"--without: {found.path} has no class '{unknown[0]}'.")
+    if not names:
+        return found
     kept = set(found.classes) - set(names)
     if not kept:
         raise KedgeError(f"--without: these are all classes of {found.path}; leave some to pack.")
