@@ -606,6 +606,18 @@ def test_the_halved_rate_is_the_one_that_trains(monkeypatch: pytest.MonkeyPatch)
     assert rates == [1e-2, 1e-2, 1e-2, 1e-2, 5e-3, 5e-3, 2.5e-3, 2.5e-3]
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rows_learn_at_the_pace_of_their_head(batch: int) -> None:
+    """Adam's first step moves whatever has a slope by the whole rate."""
+    config = ModelConfig(BackboneConfig("conv4", 4), HeadConfig("ecm pace=3"), 1, SIDE)
+    start = new_model(config, FIRST.new, 0)
+    rows = start.head.rows(start.class_features(FIRST.new))
+    model = train_round(start, FIRST, BASE, scheduled(epochs=1, episodes=batch, batch=batch)).model
+    assert (model.anchors - rows).abs().max().item() == pytest.approx(3e-2, rel=1e-2)
+    moved = model.head.get_parameter("lift") - start.head.get_parameter("lift")
+    assert moved.abs().max().item() == pytest.approx(1e-2, rel=1e-2)
+
+
 def test_the_weights_of_the_best_validation_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = validation_says(monkeypatch, iter([10, 50, 50, 20]))
     model = train_round(fresh(), FIRST, BASE, scheduled(epochs=4)).model
