@@ -172,6 +172,18 @@ def test_shrinking_averages(folder: Path) -> None:
     assert np.abs(inner - 127.5).max() < 5
 
 
+@pytest.mark.parametrize("side", [64, 100, 256])
+def test_a_large_jpeg_is_as_sharp_as_any_other_picture(folder: Path, side: int) -> None:
+    """It is decoded at a fraction of its size, but not at less than twice what is asked for."""
+    fine = Image.fromarray((np.indices((32, 32)).sum(0) % 2 * 255).astype(np.uint8))
+    large = fine.resize((side, side), Image.Resampling.NEAREST)
+    save(large, folder / "jpg" / "x.jpg", quality=95)
+    save(large, folder / "png" / "x.png")
+    jpg, png = (first_of(folder, name, image_size=32, n_channels=1) for name in ("jpg", "png"))
+    assert png.std() > 50
+    assert np.abs(jpg - png).mean() < 11
+
+
 def test_png_comes_back_bit_for_bit(tmp_path: Path) -> None:
     drawings = load_drawings()
     for name in ("pond", "zebra"):
