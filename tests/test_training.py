@@ -752,6 +752,20 @@ def test_rounds_and_epochs_see_different_episodes() -> None:
     assert len(set(losses)) == len(losses)
 
 
+def test_rounds_epochs_and_rehearsals_crop_images_differently() -> None:
+    keys = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
+    device = torch.device("cpu")
+    drawn = [
+        Source(name, FIRST.new, CONFIG.episode, 3, device).plan(key)
+        for name in ("", "old ")
+        for key in keys
+    ]
+    for what in ("top", "left", "mirrored", "colour"):
+        seen = {str(getattr(plan.how, what).tolist()) for plan in drawn}
+        assert len(seen) == len(drawn), what
+    assert len({str(plan.plan.positions.tolist()) for plan in drawn}) == len(drawn)
+
+
 class Stopped(Exception):
     pass
 
