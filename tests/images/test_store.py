@@ -146,6 +146,26 @@ def test_parts_of_the_split_go_with_the_images(photographs: Path, tmp_path: Path
         assert int(packed.in_part(part).sum()) == N_EACH * len(classes)
 
 
+def test_images_of_a_class_that_lie_apart_come_together(photographs: Path, tmp_path: Path) -> None:
+    """Each in its row, with its own part of the split; one that is broken moves all behind it."""
+    expected: dict[tuple[str, str], list[np.ndarray]] = {}
+    for number, file in enumerate(sorted(photographs.rglob("*.*"))):
+        part, name = ("train", "val", "test")[number % 3], file.parent.name
+        into = tmp_path / "split" / part / name
+        into.mkdir(parents=True, exist_ok=True)
+        file.rename(into / file.name)
+        if number == 40:
+            (into / file.name).write_bytes(b"")
+        else:
+            expected.setdefault((name, part), []).append(decode(into / file.name, LOOK))
+    found = catalogue(tmp_path / "split")
+    for table in (pack(found, LOOK, tmp_path / "out"), in_memory(found, LOOK)):
+        for (name, part), pixels in expected.items():
+            rows = table.rows_of(name)
+            there = table.images[rows[table.in_part(part)[rows]]]
+            np.testing.assert_array_equal(there.numpy(), np.stack(pixels))
+
+
 def test_exact_copies_within_a_class_are_told(photographs: Path, tmp_path: Path) -> None:
     ours = photographs / "class 4"
     shutil.copy(ours / "00.png", ours / "copy.png")
