@@ -513,6 +513,21 @@ def test_a_fresh_model_is_normalised_by_its_pool_and_drawn_from_its_seed() -> No
     assert not same(weights(fresh(seed=3)), weights(fresh(seed=4)))
 
 
+def test_a_fresh_model_is_normalised_by_its_own_images_however_many() -> None:
+    """The table has others, too, and of thousands a part is looked at, from all classes alike."""
+    levels = torch.arange(0, 250, 10, dtype=torch.uint8).repeat_interleave(200)
+    pixels = torch.stack([levels, 255 - levels, levels // 2], 1)[:, :, None, None]
+    table = ImageTable.build(
+        pixels.expand(-1, -1, SIDE, SIDE), levels.long() // 10, [f"{i:02}" for i in range(25)]
+    )
+    pool = whole("some", table, table.classes[5:])
+    config = ModelConfig(BackboneConfig("conv4", 4), HeadConfig(), 3, SIDE)
+    embedding = new_model(config, pool, 0).embedding
+    seen = pixels[1000:].double().flatten(1) / 255
+    for got, expected in ((embedding.mean, seen.mean(0)), (embedding.std, seen.std(0))):
+        torch.testing.assert_close(got.flatten().double(), expected, rtol=0, atol=2e-3)
+
+
 # ── what a round makes ───────────────────────────────────────────────────────────────────────
 
 
