@@ -11,14 +11,16 @@ from dataclasses import replace
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from kedge.alignment import ALIGNMENTS
 from kedge.evaluation import Score
 from kedge.records import AnchorMove, PoolInfo, Record, Run
+from kedge.report import reading
 from kedge.report.anchors import anchors_figure, class_ways
-from kedge.report.figures import accuracy_figure, all_drawings, training_figure
+from kedge.report.figures import accuracy_figure, all_drawings, old_new_figure, training_figure
 from kedge.report.labels import spread_out
 from kedge.report.rounds import drift, drift_figure, matrix_figure, rounds_figure
 from kedge.report.style import default_of, encode, house_style, looks, shown, sweeps
@@ -203,6 +205,95 @@ def mean(record: Record, label: str, pool: str, round: int = 1) -> float:
     return record.score(label, round, pool).mean
 
 
+def bars(axes: Axes, series: int, axis: int, kind: int = 0) -> list[tuple[float, float]]:
+    """From where to where the error bars of a series reach along an axis."""
+    segments = axes.containers[series].lines[2][kind].get_segments()
+    return [(float(bar[0, axis]), float(bar[1, axis])) for bar in segments]
+
+
+def interval(score: Score) -> object:
+    return pytest.approx((score.mean - score.ci, score.mean + score.ci))
+
+
+def uneven(record: Record) -> Record:
+    """Every interval of a width of its own."""
+    widths = itertools.count(1)
+    runs = [
+        replace(run, scores={p: replace(s, ci=next(widths) / 50) for p, s in run.scores.items()})
+        for run in record.runs
+    ]
+    return replace(record, runs=tuple(runs))
+
+
+# ── one round ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_accuracies_stand_in_the_band_of_their_pool_with_their_intervals() -> None:
+    record, height = uneven(made_up(SEVEN)), 6
+    (axes,) = accuracy_figure(record).axes
+    rivals = SEVEN[1:-1]
+    expected = [(pool, method) for pool in MAIN for method in rivals]
+    for series, ((pool, method), place) in enumerate(zip(expected, errorbars(axes), strict=True)):
+        score = record.score(method, 1, pool)
+        y = height * MAIN.index(pool) + 1 + rivals.index(method)
+        assert place == ([score.mean], [y])
+        assert bars(axes, series, 0) == [interval(score)]
+    assert axes.yaxis_inverted(), "the first is uppermost"
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    named = {round(y // height): text.get_text().split("\n")[0] for y, text in ticks}
+    assert named == dict(enumerate(MAIN))
+    bands = [c for c in axes.collections if isinstance(c, PolyCollection)]
+    lines = [c.get_segments()[0] for c in axes.collections if isinstance(c, LineCollection)]
+    upright = [line for line in lines if line[0, 0] == line[1, 0]]
+    references = [(pool, method) for pool in MAIN for method in ("NU", "PAR")]
+    for (pool, method), line, band in zip(references, upright, bands, strict=True):
+        score, number = record.score(method, 1, pool), MAIN.index(pool)
+        assert line[0, 0] == score.mean
+        assert height * number < line[0, 1] < line[1, 1] < height * (number + 1)
+        sides = band.get_paths()[0].vertices[:, 0]
+        assert (sides.min(), sides.max()) == interval(score)
+
+
+def test_old_is_to_the_right_and_new_is_up_each_with_its_interval() -> None:
+    record = uneven(made_up(SEVEN))
+    figure = old_new_figure(record)
+    assert figure is not None
+    (axes,) = figure.axes
+    for series, (method, place) in enumerate(zip(SEVEN, errorbars(axes), strict=True)):
+        old, new = (record.score(method, 1, pool) for pool in ("old", "new"))
+        assert place == ([old.mean], [new.mean])
+        assert bars(axes, series, 0, kind=0) == [interval(old)]
+        assert bars(axes, series, 1, kind=1) == [interval(new)]
+    before = [line.get_xdata() for line in axes.lines if list(line.get_ydata()) == [0, 1]]
+    assert [list(x) for x in before] == [[mean(record, "NU", "old")] * 2]
+
+
+def test_curves_follow_each_other_round_by_round_as_means_of_the_seeds() -> None:
+    """A seed that stopped early counts as far as it went."""
+    record = made_up(("NU", "FT", "IDA"), rounds=2, seeds=(0, 1))
+    early = [
+        replace(run, history=run.history[:5]) if (run.seed, run.round) == (1, 1) else run
+        for run in record.runs
+    ]
+    record = replace(record, runs=tuple(early))
+    figure = training_figure(record)
+    assert figure is not None
+    for axes, what in zip(figure.axes, ("val_accuracy", "loss"), strict=True):
+        expected = []
+        for method, t in itertools.product(("FT", "IDA"), (1, 2)):
+            seeds = [
+                [getattr(epoch, what) for epoch in run.history] for run in record.select(method, t)
+            ]
+            seen = itertools.zip_longest(*seeds)
+            known = [[value for value in values if value is not None] for values in seen]
+            start = 1 if t == 1 else 9
+            for curve in (*seeds, [sum(values) / len(values) for values in known]):
+                expected.append(list(enumerate(curve, start)))
+        lines = [list(zip(*line.get_data(), strict=True)) for line in axes.lines]
+        assert lines[:-1] == [[pytest.approx(point) for point in curve] for curve in expected]
+        assert list(axes.lines[-1].get_xdata()) == [8.5, 8.5], "between the rounds"
+
+
 # ── sweeps: what they are ────────────────────────────────────────────────────────────────────
 
 
@@ -262,6 +353,8 @@ def test_a_sweep_shows_every_value_of_every_pool(seeds: tuple[int, ...]) -> None
         ((places, values),) = errorbars(axes)
         assert places == list(range(8))
         assert values == pytest.approx([mean(record, label, pool) for _, label in curve.points])
+        scores = [reading.score(record, label, 1, pool) for _, label in curve.points]
+        assert bars(axes, 0, 1) == [interval(score) for score in scores if score is not None]
         assert [t.get_text() for t in axes.get_xticklabels()] == [f"{v:g}" for v in LAMBDAS]
         levels = {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1}
         assert levels >= {mean(record, m, pool) for m in ("NU", "FT", "PAR")}
@@ -360,6 +453,9 @@ def test_seven_methods_over_the_rounds_are_readable_and_the_paragon_is_named(
             times = [round(x) for x in places]
             assert times == ([1, 2, 3, 4] if pool == "new" else [0, 1, 2, 3, 4])
             assert values == pytest.approx([mean(rounds, method, pool, t) for t in times])
+            there = bars(axes, SEVEN.index(method), 1)
+            scores = [reading.score(rounds, method, t, pool) for t in times]
+            assert there == [interval(score) for score in scores if score is not None]
     assert_readable(figure)
 
 
@@ -372,6 +468,8 @@ def test_the_matrix_of_seven_methods_and_five_rounds_is_readable(rounds: Record)
         assert shown_there == [
             f"{mean(rounds, method, f'round_{i}', t):.1f}" for t in range(5) for i in range(5)
         ]
+        frames = [(round(f.get_x() + 0.46), round(f.get_y() + 0.44)) for f in axes.patches]
+        assert frames == [(i, t) for t in range(5) for i in range(t + 1)], "what had come by then"
         cell = abs(axes.transData.transform((1, 0))[0] - axes.transData.transform((0, 0))[0])
         assert all(t.get_window_extent().width < cell for t in axes.texts)
     assert_readable(figure)
