@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
 
+from kedge import speed
 from kedge.cli.speed import Speed, show
 from kedge.config import BackboneConfig, EpisodeShape
 from kedge.errors import KedgeError
 from kedge.images.augment import Augmentation, padding
 from kedge.methods import parse_method
 from kedge.model import Model
-from kedge.speed import beside, growth, plain
+from kedge.progress import silent
+from kedge.speed import beside, growth, limits, ours, plain
 from kedge.speed.limits import best_matrix_product, flops_per_image
 from kedge.speed.plain import PlainLoop
 from kedge.speed.subject import Subject, noise
@@ -110,6 +113,39 @@ def test_ratios_follow_from_the_parts(record: dict[str, Any]) -> None:
         }
         for part in (loop, kedge):
             assert part["evaluation_s"] == sorted(part["evaluation_s_each"])[1]
+
+
+class Clockwork(beside.PlainProcess):
+    """A loop that takes 20 ms for each episode, whatever it does."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, what: str, n_episodes: int) -> float:
+        self.asked.append(n_episodes)
+        return 0.02 * n_episodes
+
+
+def test_times_are_those_of_as_many_episodes_on_both_sides(
+    grey: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plain loop does fewer test episodes, and its time is scaled to kedge's 2000."""
+    start, loop = grey.start(CPU), Clockwork()
+    training = ours.Training(start, "FT", grey.trained, SHAPE, 0.01)
+    training.n_episodes = 10
+    monkeypatch.setattr(training, "_epoch", lambda _: 0.3)
+    monkeypatch.setattr(ours, "evaluation_seconds", lambda *_: 5.0)
+    record: dict[str, Any] = {"kedge": {}, "plain": {}, "limit": {"tflops": 1.0}}
+    trainings, setting = {"FT": training, "IDA": training}, speed.Setting(seconds=30.0)
+    speed._take_turns(record, grey, start, trainings, {"as_it_comes": loop}, setting, silent)
+    speed._compare(record, ["as_it_comes"])
+    assert record["kedge"]["FT"]["ms_per_step"] == pytest.approx(30)
+    theirs = record["plain"]["as_it_comes"]
+    assert theirs["ms_per_step"] == pytest.approx(20)
+    assert theirs["evaluation_s"] == pytest.approx(0.02 * 2000)
+    assert theirs["evaluation_scaled_from"] == loop.asked[-1] == 100
+    ratio = record["ratio"]["as_it_comes"]
+    assert ratio == {"training": pytest.approx(2 / 3), "evaluation": pytest.approx(8)}
 
 
 def test_the_table_shows_the_ratios_and_how_time_grows(record: dict[str, Any]) -> None:
@@ -324,6 +360,16 @@ def test_the_limit_is_a_rate_of_products() -> None:
     assert limit["precision"] == "fp32"
     assert limit["side"] in (512, 1024, 2048)
     assert 1e-4 < float(limit["tflops"]) < 1000
+
+
+def test_a_product_of_matrices_is_two_operations_for_each_of_its_terms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticking = itertools.count(step=0.25)  # so long does a product take, by this clock
+    monkeypatch.setattr(limits, "time", SimpleNamespace(perf_counter=lambda: next(ticking)))
+    monkeypatch.setattr(limits, "SIDES", {"cpu": (4, 16, 8)})
+    found = best_matrix_product(CPU, False, 1.0)
+    assert found == {"tflops": 2 * 16**3 / 0.25 / 1e12, "side": 16, "precision": "fp32"}
 
 
 def test_the_exponent_of_a_power_is_found() -> None:
