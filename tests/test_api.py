@@ -530,6 +530,27 @@ def test_each_command_has_its_part_of_a_split(tmp_path: Path, table: ImageTable)
 # ── names, sizes and parts that are easily mistaken ──────────────────────────────────────────
 
 
+def test_the_accuracy_of_naming_is_the_share_of_images_that_are_named_right(
+    life: list[Model],
+    draw_classes: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of some of the known classes, each with a number of images of its own, some at a time."""
+    monkeypatch.setattr(api, "NAMED_AT_ONCE", 7)
+    names = [*NAMES[2][:3], *NAMES[0][2:5], "another"]
+    table = life[2].open(draw_classes(tmp_path / "images", names))
+    given = {name: table.images[table.rows_of(name)[: 2 + 2 * i]] for i, name in enumerate(names)}
+    score = api.evaluate(life[2], given, known=True)
+    del given["another"]
+    classifier = life[2].classifier()
+    assert classifier.classes == life[2].classes
+    said = {name: classifier.predict(images) for name, images in given.items()}
+    right = [word == name for name, words in said.items() for word in words]
+    assert 0 < sum(right) < len(right) == score.n
+    assert score.mean == pytest.approx(100 * sum(right) / len(right))
+
+
 def test_numbers_that_are_all_known_are_no_new_classes(table: ImageTable) -> None:
     """Two deliveries of arrays both count from 0: their classes are hardly the same."""
     delivered = table.images.numpy(), table.labels.numpy()
