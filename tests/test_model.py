@@ -344,6 +344,19 @@ def test_classifier_takes_unequal_shots(model: Model, first: Path) -> None:
     assert mixed.predict(a[:1]) == ["a"]
 
 
+def test_the_likeliest_classes_come_first_with_their_own_probabilities(
+    model: Model, first: Path
+) -> None:
+    table, classifier = open_images(first), model.classifier()
+    probabilities = classifier.probabilities(table.images)
+    for n in (1, 3, 6, 9):
+        for row, top in zip(probabilities, classifier.top(table.images, n), strict=True):
+            by_name = dict(zip(classifier.classes, row.tolist(), strict=True))
+            likeliest = sorted(by_name.items(), key=lambda each: each[1], reverse=True)
+            assert top == likeliest[:n]
+    assert len({tuple(name for name, _ in top) for top in classifier.top(table.images)}) > 1
+
+
 def test_classifier_takes_a_table_and_any_classes(model: Model, second: Path) -> None:
     support = open_images(second)
     classifier = model.classifier(support)
