@@ -571,7 +571,8 @@ def test_show_prints_json_for_programs(used: dict[str, Any], by_command: dict[st
     model = Model.load(by_command["next"])
     assert about["bytes"] == by_command["next"].stat().st_size
     assert about["classes"] == list(model.classes)
-    assert about["anchors"]["number"] == 12
+    assert about["anchors"] == {"number": 12, "length": 4, "bytes": 12 * 4 * 4}
+    assert about["features"] == model.config.n_features == 4
     assert [entry["method"] for entry in about["lineage"]] == ["base", "IDA"]
     assert about["lineage"][1]["val_accuracy"] == model.lineage[1].val_accuracy
     assert about["weights"] == sum(weight.numel() for weight in model.weights().values())
