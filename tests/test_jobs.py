@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from kedge import jobs
 
 BENCH = shlex.split("bench drawings --width 4 --n-way 3 --n-shot 2 --n-query 3")
 SHORT = shlex.split("--epochs 2 --episodes 3 --val-episodes 5 --eval-episodes 10")
@@ -125,6 +128,41 @@ def test_a_method_waits_for_nothing_but_the_base_of_its_seed(tmp_path: Path) -> 
     assert in_turn[:3] == [("0", "base"), ("0", "FT"), ("0", "PAR")]
     assert run(*how).returncode == 0
     assert numbers(several) == numbers(one)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "expected"),
+    [
+        (0, None, {"OMP_NUM_THREADS": ["2", "2", "2"]}),
+        (2, None, {"CUDA_VISIBLE_DEVICES": ["0", "1", "0"]}),
+        (2, "3,5", {"CUDA_VISIBLE_DEVICES": ["3", "5", "3"]}),
+    ],
+)
+def test_gpus_are_dealt_out_in_turn_and_cores_are_shared_out(
+    gpus: int,
+    visible: str | None,
+    expected: dict[str, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    given: list[dict[str, str]] = []
+
+    class Started(subprocess.Popen):
+        def __init__(self, *_: object, env: dict[str, str], **__: object) -> None:
+            given.append(env)
+            self.returncode = 0
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    for place in range(3):
+        jobs._start(tmp_path, jobs.Job(0, "FT"), place, 3)
+    for name, values in expected.items():
+        assert [env[name] for env in given] == values
 
 
 @NEEDS_LINUX
