@@ -138,6 +138,25 @@ def test_record_holds_every_method_round_and_pool(done: Path) -> None:
     assert len(record.splits["0"]["rounds"][0]) == 64
 
 
+def test_pairs_are_differences_of_the_first_and_the_second_episode_by_episode(done: Path) -> None:
+    record = Record.load(done / "record.json")
+    [run] = record.select("FT", 1)
+    expected = {
+        (pool, a, b) for pool in run.scores for a, b in (("NU", "FT"), ("NU", "IDA"), ("FT", "IDA"))
+    }
+    assert len(record.pairs) == len(expected)
+    assert {(pair.pool, pair.a, pair.b) for pair in record.pairs} == expected
+    for pair in record.pairs:
+        a, b = (
+            load_file(done / f"seed-0/{method}/round-1/episodes.safetensors")[pair.pool]
+            for method in (pair.a, pair.b)
+        )
+        assert record.score(pair.a, 1, pair.pool).mean == pytest.approx(a.mean().item())
+        assert pair.difference.mean == pytest.approx((a - b).mean().item())
+        assert pair.difference.ci == pytest.approx(1.96 * (a - b).std().item() / 40**0.5)
+    assert any(pair.difference.mean != 0 for pair in record.pairs)
+
+
 def test_methods_share_the_base_round(done: Path) -> None:
     record = Record.load(done / "record.json")
     scores = [record.select(method, 0)[0].scores for method in record.methods]
