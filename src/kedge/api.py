@@ -363,6 +363,7 @@ def _coming_back(model: Model, table: ImageTable) -> list[str]:
     require(
         len(back) < len(table.classes) or not all(map(MADE_UP.fullmatch, back)),
         f"{table.source}: the classes have no names, only numbers, and all of these numbers are "
-        "those of classes that the model knows; give them names, as in (images, labels, names).",
+        "those of classes that the model knows, so nobody knows whether these are the same; give "
+        "them names, in the files or as in (images, labels, names).",
     )
     return back
