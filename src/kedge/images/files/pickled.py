@@ -120,10 +120,5 @@ def names_by_number(value: Any, labels: Int64[np.ndarray, " n"]) -> list[str]:
     return names if all(names) and len(set(names)) == len(names) else []
 
 
-def digits(labels: Iterable[np.ndarray]) -> int:
-    """With so many, names that are numbers sort as numbers do; as many as `numbered` gives them."""
-    return max([4, *(len(str(numbers.max(initial=0))) for numbers in labels)])
-
-
 def _listed(keys: Iterable[str]) -> str:
     return ", ".join(map(ascii, keys))  # in one line, whatever they hold

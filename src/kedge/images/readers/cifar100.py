@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import ArrayPictures, Catalogue, catalogued
-from kedge.images.files.pickled import digits, fields, names_by_number, same_length, whole_numbers
+from kedge.images.catalogue import ArrayPictures, Catalogue, catalogued, numbered
+from kedge.images.files.pickled import fields, names_by_number, same_length, whole_numbers
 from kedge.images.files.trees import Tree
 from kedge.images.readers.contract import Reader
 
@@ -46,11 +46,10 @@ class Cifar100Reader(Reader):
             names = names_by_number(meta["fine_label_names"], numbers)
             if not names:
                 remarks = ["'fine_label_names' of meta does not name all classes and was not used"]
-        width = digits(labels)
         return catalogued(
             tree,
             f"{self.form}, {'train and test merged' if len(images) == 2 else 'one of two files'}",
-            [names[i] if names else f"class {i:0{width}}" for i in numbers.tolist()],
+            [names[i] for i in numbers.tolist()] if names else numbered(numbers.tolist()),
             ArrayPictures(arrays, [str(tree.path / name) for name in images]),
             files=list(found.values()),
             remarks=remarks,

@@ -13,11 +13,10 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import HELD_OUT, ArrayPictures, Catalogue, catalogued
+from kedge.images.catalogue import HELD_OUT, ArrayPictures, Catalogue, catalogued, numbered
 from kedge.images.files.pickled import (
     class_name,
     copies_left_out,
-    digits,
     fields,
     is_whole,
     pixels_of,
@@ -58,8 +57,9 @@ class LabelledArraysReader(Reader):
             )
         [(form, found)] = forms.items()
         loaded = [_Loaded(tree.local(found[file]), *FORMS[form][file]) for file in found]
-        width = digits(one.labels for one in loaded)
-        names = [one.name_of(loaded, width) for one in loaded]
+        numbers = sorted({i for one in loaded for i in one.labels.tolist()})
+        by_number = dict(zip(numbers, numbered(numbers), strict=True))
+        names = [one.name_of(loaded, by_number) for one in loaded]
         return catalogued(
             tree,
             form,
@@ -107,9 +107,9 @@ class _Loaded:
                 f"the first is {min(missing)}"
             )
 
-    def name_of(self, loaded: list[_Loaded], width: int) -> dict[int, str]:
+    def name_of(self, loaded: list[_Loaded], by_number: dict[int, str]) -> dict[int, str]:
         """By label; a file whose own names do not say may be helped by one of the same numbers."""
-        names = {i: f"{self.numbering} class {i:0{width}}" for i in set(self.labels.tolist())}
+        names = {i: f"{self.numbering} {by_number[i]}" for i in set(self.labels.tolist())}
         for other in loaded:
             agrees = all(self.known.get(i, name) == name for i, name in other.known.items())
             if other.numbering == self.numbering and agrees:

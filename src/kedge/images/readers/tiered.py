@@ -10,12 +10,11 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.errors import KedgeError
-from kedge.images.catalogue import Catalogue, Joined, Pictures, catalogued, let_go
+from kedge.images.catalogue import Catalogue, Joined, Pictures, catalogued, let_go, numbered
 from kedge.images.files.impostors import refuse_impostor
 from kedge.images.files.npz import npz_pictures
 from kedge.images.files.pickled import (
     copies_left_out,
-    digits,
     fields,
     names_by_number,
     same_length,
@@ -99,11 +98,10 @@ def _class_of_each(path: Path, part: str, n: int) -> tuple[list[str], list[str]]
     known = names_by_number(record.get("label_specific_str"), labels)
     if known:
         return [known[i] for i in labels.tolist()], []
-    width = digits([labels])
     remarks = []
     if "label_specific_str" in record:
         remarks = [f"'label_specific_str' of {path.name} does not tell all classes apart"]
-    return [f"{part} class {i:0{width}}" for i in labels.tolist()], remarks
+    return [f"{part} {name}" for name in numbered(labels.tolist())], remarks
 
 
 class PngPictures(Pictures):
