@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from kedge.images.packed import write_packed
-from kedge.images.table import STORE_FORMAT
-from kedge.surroundings import environment
+from kedge.data.packed_file import write_packed
+from kedge.data.table import STORE_FORMAT
+from kedge.utils.env import environment
 
 N_CLASSES, N_IMAGES, SIDE = 351, 448_695, 84
 SHORT = ["--methods", "NU", "--epochs", "2", "--val-episodes", "50", "--eval-episodes", "200"]

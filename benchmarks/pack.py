@@ -39,7 +39,7 @@ def main() -> None:
         plain = [sys.executable, __file__, "plainly", str(given.data), folder]
         parquet = given.data.is_dir() and any(given.data.glob("*.parquet"))
         beside = dict(zip(("s", "MiB"), _watched(plain)[:2], strict=True)) if parquet else {}
-    from kedge.surroundings import environment
+    from kedge.utils.env import environment
 
     result = {
         "what": said.strip().splitlines()[-1].partition(": ")[2],

@@ -106,7 +106,7 @@ def kedge() -> Command:
 
 READY = """
 import json, os, sys, traceback
-import torch._dynamo, kedge.api, kedge.cli, kedge.experiment, kedge.report
+import torch._dynamo, kedge.api, kedge.cli, kedge.experiments.experiment, kedge.report
 
 def run(code):  # as the interpreter would, but without its second of tidying up
     try:
@@ -327,10 +327,10 @@ def few() -> Iterator[dict[int, str]]:
     """Names of protocols by the number of their rounds: 4 classes of 16 px in each role, of which
     6 to 8 images train and 4 are held out."""
     # Here, since kedge must not be imported before the type checks of the tests are in place.
-    from kedge.images.table import ImageTable
-    from kedge.pools import Split
-    from kedge.protocols import PROTOCOLS, Protocol
-    from kedge.seeding import generator
+    from kedge.benchmarks import PROTOCOLS, Protocol
+    from kedge.benchmarks.base import Split
+    from kedge.data.table import ImageTable
+    from kedge.utils.seeding import generator
 
     def images(n: int) -> ImageTable:
         """Each class a coarse pattern of its own under noise; of some there are more images."""

@@ -17,14 +17,16 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from kedge import api, progress, step
-from kedge.choices import EpisodeWish, ScheduleWish
+from kedge import api
 from kedge.config import EpisodeShape, Schedule
+from kedge.data.open import open_images
+from kedge.data.table import ImageTable
+from kedge.episodes.defaults import EpisodeWish, ScheduleWish
+from kedge.episodes.train_val_split import open_validation
 from kedge.errors import KedgeError
-from kedge.images.sources import open_images
-from kedge.images.table import ImageTable
-from kedge.model import Model
-from kedge.sharing import to_validate_on
+from kedge.models.model import Model
+from kedge.training import step
+from kedge.utils import progress
 
 Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]  # of conftest.py
 EPISODE = EpisodeShape(n_way=3, n_shot=2, n_query=3)
@@ -235,7 +237,7 @@ def test_images_are_called_what_their_owner_calls_them(
     first: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]
 ) -> None:
     """Those that do not fit into memory lie in a temporary file meanwhile."""
-    monkeypatch.setattr("kedge.images.sources.IN_MEMORY", 0)
+    monkeypatch.setattr("kedge.data.open.IN_MEMORY", 0)
     model = api.train(first, width=4, **SHORT)
     assert model.lineage[0].source == str(first)
     assert any(note.startswith(f"{first}: 6 classes of 12 images") for note in notes)
@@ -257,7 +259,9 @@ def test_the_compiler_is_loaded_while_images_are_read(
     loaded: list[str] = []
     monkeypatch.setattr(step, "_loading", [])
     monkeypatch.setattr(step, "_load_compiler", lambda: loaded.append("compiler"))
-    monkeypatch.setattr(step.Pace, "best", lambda device: step.Pace(compiled=True))
+    monkeypatch.setattr(
+        step.ExecutionMode, "best", lambda device: step.ExecutionMode(compiled=True)
+    )
     never = ScheduleWish(epochs=0)
     for n, call in enumerate((api.train, partial(api.update, life[0])), start=1):
         with pytest.raises(KedgeError, match="--epochs"):
@@ -780,7 +784,7 @@ def test_only_what_is_to_validate_validates(
     part = torch.arange(len(table), dtype=torch.uint8) % 3
     for parts, validate in ((("train", "val", "test"), [1]), (("train", "more", "test"), [0, 1])):
         split = replace(table, parts=parts, part=part)
-        chosen = to_validate_on(split, table)
+        chosen = open_validation(split, table)
         assert chosen is not None
         assert len(chosen) == sum(int((part == i).sum()) for i in validate)
         named = " and ".join(parts[i] for i in validate)

@@ -19,7 +19,7 @@ from kedge.config import (
     to_dict,
 )
 from kedge.errors import KedgeError
-from kedge.experiment import Experiment
+from kedge.experiments.experiment import Experiment
 
 Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.records import Record
+from kedge.experiments.records import Record
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from kedge.durable import load_tensors
+from kedge.utils.atomic_io import load_tensors
 
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "kill_test.py"
 spec = importlib.util.spec_from_file_location("kill_test", TOOL)
@@ -210,7 +210,7 @@ def test_the_state_of_another_model_is_not_removed(cases: Cases, tmp_path: Path)
 
 EXPERIMENT = """
 from kedge.config import BackboneConfig, EpisodeShape, Schedule
-from kedge.experiment import Experiment, run_experiment
+from kedge.experiments.experiment import Experiment, run_experiment
 run_experiment(
     Experiment(
         "folder",
@@ -359,8 +359,8 @@ def test_images_that_are_gone_or_others_do_not_touch_what_was_learned(
 
 
 IN_ITS_FILE = """
-import kedge.images.table
-kedge.images.table.SMALL = 0
+import kedge.data.table
+kedge.data.table.SMALL = 0
 def remove(path):
     os.remove("packed.images")
 """
@@ -421,15 +421,15 @@ def test_second_process_is_told_and_the_first_goes_on(cases: Cases, tmp_path: Pa
 # ── numbers that are none ────────────────────────────────────────────────────────────────────
 
 SPOILT = """
-import math, torch, kedge.step
-step, calls = kedge.step.TrainStep.__call__, 0
+import math, torch, kedge.training.step
+step, calls = kedge.training.step.TrainStep.__call__, 0
 def spoil(self, *args):
     global calls
     losses, calls = step(self, *args), calls + 1
     if calls == {at}:
         {how}
     return losses
-kedge.step.TrainStep.__call__ = spoil
+kedge.training.step.TrainStep.__call__ = spoil
 """
 SPOIL = {
     "loss": ("losses = losses * math.nan", "the loss is not a number any more"),

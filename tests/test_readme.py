@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kedge import report
-from kedge.records import Collection, Record
+from kedge.experiments.records import Record, RecordSet
 from kedge.report.renderings import to_markdown
 from kedge.report.tables import all_tables
 
@@ -40,7 +40,7 @@ def test_tables_beside_a_record_are_rendered_from_it(
 ) -> None:
     monkeypatch.setattr(report, "_draw", lambda record: [])  # figures take long, and change nothing
     if (folder / "recipe.json").exists():
-        report.write_collection(Collection.load(folder), tmp_path)
+        report.write_collection(RecordSet.load(folder), tmp_path)
     else:
         report.write_report(Record.load(folder / "record.json"), tmp_path)
     tables = [file for file in folder.iterdir() if file.stem == "table"]

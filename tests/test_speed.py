@@ -23,16 +23,26 @@ from torch import Tensor, nn
 from kedge import speed
 from kedge.cli.speed import Speed, show
 from kedge.config import BackboneConfig, EpisodeShape
+from kedge.data.augment import Augmentation, padding
 from kedge.errors import KedgeError
-from kedge.images.augment import Augmentation, padding
-from kedge.methods import parse_method
-from kedge.model import Model
-from kedge.progress import silent
-from kedge.speed import beside, growth, limits, ours, plain
+from kedge.methods.registry import parse_method
+from kedge.models.model import Model
+from kedge.speed import (
+    beside,
+    growth,
+    limits,
+    ours,
+    plain,
+)
 from kedge.speed.limits import best_matrix_product, flops_per_image
 from kedge.speed.plain import PlainLoop
 from kedge.speed.subject import Subject, noise
-from kedge.step import Pace, Task, TrainStep
+from kedge.training.step import (
+    EpisodeBatch,
+    ExecutionMode,
+    TrainStep,
+)
+from kedge.utils.progress import silent
 
 SHAPE = EpisodeShape(3, 2, 4)
 SMALL = BackboneConfig("conv4", 4)
@@ -221,11 +231,11 @@ def obvious_loss(features: Tensor, k: int, s: int, temperature: float) -> float:
 def kedges_loss(start: Model, images: Tensor, shape: EpisodeShape) -> float:
     """Of its step in fp32, where nothing is moved, mirrored or coloured."""
     student = replace(start, embedding=start.embedding.train().requires_grad_(True))
-    step = TrainStep(student, start, parse_method("FT"), 1e-3, None, {}, Pace())
+    step = TrainStep(student, start, parse_method("FT"), 1e-3, None, {}, ExecutionMode())
     b, pad = len(images), padding(images.shape[-1])
     middle = torch.full((b,), pad)
     how = Augmentation(middle, middle, torch.zeros(b, dtype=torch.bool), torch.ones(b, 3))
-    task = Task(images, how, torch.arange(shape.ways[1]), shape.shots[1])
+    task = EpisodeBatch(images, how, torch.arange(shape.ways[1]), shape.shots[1])
     return float(step(task, None, None)[0])
 
 

@@ -27,7 +27,7 @@ from PIL import Image
 
 import kedge.cli
 from kedge.errors import KedgeError
-from kedge.progress import printable
+from kedge.utils.progress import printable
 
 
 class TooLong(BaseException):

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kedge.alignment import Alignment, Sight
-from kedge.alignment.dfa import DirectFeatureAlignment
-from kedge.alignment.ida import IndirectDiscriminantAlignment
-from kedge.heads import PrototypeHead
+from kedge.methods.base import Alignment, AlignmentInputs
+from kedge.methods.dfa import DirectFeatureAlignment
+from kedge.methods.ida import IndirectDiscriminantAlignment
+from kedge.models.heads import PrototypeHead
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "figures" / "alignment.svg"
 ANCHORS = torch.tensor([[-1.6, -0.5], [1.4, -1.4]], dtype=torch.float64)
@@ -71,7 +71,7 @@ STYLE = """
 def penalty(alignment: Alignment | None, feature: Tensor) -> Tensor:
     if alignment is None:
         return feature.new_zeros(())
-    return alignment.penalty(Sight(feature[None], OLD[None], HEAD, ANCHORS))
+    return alignment.penalty(AlignmentInputs(feature[None], OLD[None], HEAD, ANCHORS))
 
 
 def settled(alignment: Alignment | None) -> Tensor:

@@ -32,9 +32,9 @@ from typing import Any
 
 from PIL import Image
 
-from kedge.durable import digest, load_tensors
-from kedge.images.drawings import load_drawings
-from kedge.model import Model
+from kedge.data.drawings import load_drawings
+from kedge.models.model import Model
+from kedge.utils.atomic_io import digest, load_tensors
 
 # Before a process touches a file in `folder` for the n-th time, it is killed, or something else is
 # done with the file. `told` is where it says how often that was.
@@ -59,7 +59,7 @@ def watch(folder, at, told=None, events=TOUCHES, named="", do=kill):
 def keep_state(folder):  # as it is at the end, for it says more than the model: all epochs
     def keep(path):
         shutil.copy(path, folder + ".state")
-    watch(folder, 1, events=["os.remove"], named="kedge.training$", do=keep)
+    watch(folder, 1, events=["os.remove"], named="kedge.training.round$", do=keep)
 """
 KEDGE = """
 folder, at, told = sys.argv[1:4]

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from kedge.api import remember as remember
     from kedge.api import train as train
     from kedge.api import update as update
-    from kedge.choices import EpisodeWish as EpisodeWish
-    from kedge.choices import ScheduleWish as ScheduleWish
-    from kedge.classifier import Classifier as Classifier
     from kedge.config import EpisodeShape as EpisodeShape
     from kedge.config import Schedule as Schedule
+    from kedge.data.open import open_images as open_images
+    from kedge.data.table import ImageTable as ImageTable
+    from kedge.episodes.defaults import EpisodeWish as EpisodeWish
+    from kedge.episodes.defaults import ScheduleWish as ScheduleWish
     from kedge.errors import KedgeError as KedgeError
-    from kedge.evaluation import Score as Score
-    from kedge.experiment import Experiment as Experiment
-    from kedge.experiment import run_experiment as run_experiment
-    from kedge.images.sources import open_images as open_images
-    from kedge.images.table import ImageTable as ImageTable
-    from kedge.model import Model as Model
-    from kedge.records import Record as Record
+    from kedge.evaluation.results import Score as Score
+    from kedge.experiments.experiment import Experiment as Experiment
+    from kedge.experiments.records import Record as Record
+    from kedge.experiments.runner import run_experiment as run_experiment
+    from kedge.models.classifier import Classifier as Classifier
+    from kedge.models.model import Model as Model
     from kedge.report import write_report as write_report
 
 _HOME = {
@@ -33,18 +33,18 @@ _HOME = {
     "update": "kedge.api",
     "remember": "kedge.api",
     "evaluate": "kedge.api",
-    "open_images": "kedge.images.sources",
-    "ImageTable": "kedge.images.table",
-    "Model": "kedge.model",
-    "Classifier": "kedge.classifier",
-    "Score": "kedge.evaluation",
-    "EpisodeWish": "kedge.choices",
-    "ScheduleWish": "kedge.choices",
+    "open_images": "kedge.data.open",
+    "ImageTable": "kedge.data.table",
+    "Model": "kedge.models.model",
+    "Classifier": "kedge.models.classifier",
+    "Score": "kedge.evaluation.results",
+    "EpisodeWish": "kedge.episodes.defaults",
+    "ScheduleWish": "kedge.episodes.defaults",
     "EpisodeShape": "kedge.config",
     "Schedule": "kedge.config",
-    "Experiment": "kedge.experiment",
-    "run_experiment": "kedge.experiment",
-    "Record": "kedge.records",
+    "Experiment": "kedge.experiments.experiment",
+    "run_experiment": "kedge.experiments.runner",
+    "Record": "kedge.experiments.records",
     "write_report": "kedge.report",
     "KedgeError": "kedge.errors",
 }

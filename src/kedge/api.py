@@ -16,17 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from kedge import engine, evaluation, progress
-from kedge.alignment import ALIGNMENTS, Memory
-from kedge.choices import (
-    AnyEpisode,
-    AnySchedule,
-    BackboneWish,
-    EpisodeWish,
-    ScheduleWish,
-    choose_backbone,
-    choose_schedule,
-)
 from kedge.config import (
     BackboneConfig,
     EpisodeShape,
@@ -37,25 +26,46 @@ from kedge.config import (
     from_dict,
     require,
 )
-from kedge.evaluation import Score
-from kedge.images.decoding import LARGEST
-from kedge.images.sources import is_embedded, is_store, open_images
-from kedge.images.table import ImageTable
-from kedge.methods import Method, parse_method
-from kedge.model import CUSTOM, Model, ModelConfig, new_model
-from kedge.pools import whole
-from kedge.rounds import one_round, rehearsable
-from kedge.seeding import torch_seed
-from kedge.sharing import (
-    Shared,
-    share_out,
-    to_be_tested,
-    to_test_on,
-    to_train_on,
-    to_validate_on,
+from kedge.data.open import (
+    is_embedded,
+    is_store,
+    open_images,
 )
-from kedge.step import default_device, get_ready
-from kedge.training import check_batch
+from kedge.data.parallel_decode import LARGEST
+from kedge.data.pools import whole
+from kedge.data.table import ImageTable
+from kedge.episodes.defaults import (
+    AnyEpisode,
+    AnySchedule,
+    BackboneWish,
+    EpisodeWish,
+    ScheduleWish,
+    choose_backbone,
+    choose_schedule,
+)
+from kedge.episodes.train_val_split import (
+    TrainValSplit,
+    open_validation,
+    split_train_val,
+    test_part,
+    test_pool,
+    train_part,
+)
+from kedge.evaluation import accuracy
+from kedge.evaluation.results import Score
+from kedge.methods.base import Memory
+from kedge.methods.registry import ALIGNMENTS, Method, parse_method
+from kedge.models.model import (
+    CUSTOM,
+    Model,
+    ModelConfig,
+    new_model,
+)
+from kedge.training.round import check_batch
+from kedge.training.step import default_device, load_compiler_in_background
+from kedge.training.user_round import one_round, rehearsable
+from kedge.utils import distributed, progress
+from kedge.utils.seeding import torch_seed
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a data set
 MADE_UP = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without any
@@ -92,14 +102,14 @@ def train(
 
     Images are a path, a table, a pair of arrays (images, labels), or a data set: see `open_images`.
     Where they come split, the part "train" is trained on and "test" is left alone. What is not
-    given is chosen to suit them: see `kedge.choices`.
+    given is chosen to suit them: see `kedge.episodes.defaults`.
     """
-    engine.start()
+    distributed.start()
     seed = _check(episode, schedule, seed)
     if image_size is not None:
         image_size = checked("--image-size", int, image_size)
-    get_ready()
-    table, apart = to_train_on(_called(images, open_images(images, image_size)), val is None)
+    load_compiler_in_background()
+    table, apart = train_part(_called(images, open_images(images, image_size)), val is None)
     height, width_px = table.images.shape[2:]
     require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
     why = _why_size(images, table) if image_size is None else []
@@ -150,7 +160,7 @@ def update(
     Some methods (EIML, EWC) need what `remember` kept when the round before had ended. What is not
     given is chosen to suit the new images.
     """
-    engine.start()
+    distributed.start()
     _check_kinds(model=model)
     seed = _check(episode, schedule, seed)
     chosen = parse_method(method)
@@ -159,8 +169,8 @@ def update(
         f"'{method}' cannot update a model from new images alone; use FT or "
         f"{' or '.join(ALIGNMENTS)}.",
     )
-    get_ready()
-    table, apart = to_train_on(_called(images, model.open(images)), val is None)
+    load_compiler_in_background()
+    table, apart = train_part(_called(images, model.open(images)), val is None)
     require(
         len(table.classes) > 1,
         f"{table.source}: a round needs at least 2 classes, and here is 1: wait for more. Without "
@@ -194,13 +204,13 @@ def remember(
 
     `before` is what it kept when the rounds before had ended.
     """
-    engine.start()
+    distributed.start()
     _check_kinds(model=model)
     seed = TrainConfig(seed=seed).seed  # checked as that of a round is
     chosen = parse_method(method)
     if chosen.alignment is None or not chosen.remembers:
         return {}  # and no image is read
-    table, _ = to_train_on(model.open(images), validate=False)
+    table, _ = train_part(model.open(images), validate=False)
     missing = [name for name in table.classes if name not in model.classes]
     require(
         not missing,
@@ -219,7 +229,7 @@ def remember(
     )
     on_device, pool = model.to(default_device()), whole("delivered", table, names)
     kept = chosen.alignment.remember(on_device, pool, before or {}, seed)
-    return engine.agreed({name: tensor.cpu() for name, tensor in kept.items()})
+    return distributed.broadcast({name: tensor.cpu() for name, tensor in kept.items()})
 
 
 def evaluate(
@@ -240,14 +250,14 @@ def evaluate(
     seed, n_episodes = checked("--seed", int, seed), checked("--n-episodes", int, n_episodes)
     require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
-    table = to_test_on(model.open(images))
+    table = test_part(model.open(images))
     on_device = model.to(default_device())
     if known:
         return _naming(on_device, table)
-    pool, shape, unusual = to_be_tested(table, episode)
+    pool, shape, unusual = test_pool(table, episode)
     _say(table, unusual)
-    test = evaluation.Trial("test", pool, shape)
-    return Score.of(evaluation.evaluate(on_device, [test], n_episodes, seed)["test"])
+    test = accuracy.EvalSpec("test", pool, shape)
+    return Score.of(accuracy.evaluate(on_device, [test], n_episodes, seed)["test"])
 
 
 def _naming(model: Model, table: ImageTable) -> Score:
@@ -304,9 +314,9 @@ def _why_size(images: Images, table: ImageTable) -> list[str]:
 
 def _shared(
     table: ImageTable, val: Images | None, apart: ImageTable | None, episode: AnyEpisode, seed: int
-) -> Shared:
-    given = to_validate_on(val, table)
-    shared = share_out(table, given or apart, episode, seed)
+) -> TrainValSplit:
+    given = open_validation(val, table)
+    shared = split_train_val(table, given or apart, episode, seed)
     trained = set(shared.train.classes)
     both = [name for name in shared.val.classes if name in trained]
     if given is None or not both:
@@ -321,7 +331,7 @@ def _shared(
 
 
 def _settled(
-    table: ImageTable, shared: Shared, schedule: AnySchedule, seed: int, why: Sequence[str]
+    table: ImageTable, shared: TrainValSplit, schedule: AnySchedule, seed: int, why: Sequence[str]
 ) -> TrainConfig:
     """All settings of a round, and every choice told with its reason."""
     chosen, reasons = choose_schedule(schedule, len(shared.train.classes), _on_gpu())

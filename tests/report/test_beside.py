@@ -14,20 +14,38 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kedge import paper
 from kedge.config import EpisodeShape
 from kedge.errors import KedgeError
-from kedge.evaluation import Score
-from kedge.recipes import load_recipe, recipe_names
-from kedge.records import Collection, Pair, PoolInfo, Record, Run
-from kedge.report import collection_terminal, terminal_table, write_collection, write_report
-from kedge.report.beside import agreement, beside_table, find
+from kedge.evaluation.results import Epoch, Score
+from kedge.experiments import paper
+from kedge.experiments.recipes import load_recipe, recipe_names
+from kedge.experiments.records import (
+    PairedDifference,
+    PoolInfo,
+    Record,
+    RecordSet,
+    Run,
+)
+from kedge.report import (
+    collection_terminal,
+    terminal_table,
+    write_collection,
+    write_report,
+)
+from kedge.report.beside import (
+    agreement,
+    beside_table,
+    find,
+)
 from kedge.report.layout import Cell, Table
 from kedge.report.page import part_table, render_collection
-from kedge.report.renderings import latex, to_latex, to_markdown
+from kedge.report.renderings import (
+    latex,
+    to_latex,
+    to_markdown,
+)
 from kedge.report.shapes import trained_shapes_table
 from kedge.report.tables import all_tables, parts_table
-from kedge.state import Epoch
 
 MINI = {  # made up; the two first columns at 1 shot are in another order than in the paper
     "NU": (60.0, 50.0, 48.0), "FT": (70.0, 71.0, 52.0), "DFA": (61.0, 70.0, 53.0),
@@ -72,7 +90,7 @@ def runs_of(
 
 def record_of(runs: list[Run], shape: tuple[int, int] = (5, 1), ci: float = 0.3) -> Record:
     pairs = [
-        Pair(a.seed, a.round, p, a.method, b.method,
+        PairedDifference(a.seed, a.round, p, a.method, b.method,
              Score(a.scores[p].mean - b.scores[p].mean, ci, 2000))
         for a, b in itertools.combinations(runs, 2)
         if (a.seed, a.round) == (b.seed, b.round)
@@ -92,20 +110,20 @@ def by(amount: float, rows: dict[str, tuple[float, ...]]) -> dict[str, tuple[flo
     return {method: tuple(v + amount for v in values) for method, values in rows.items()}
 
 
-def one_round() -> Collection:
+def one_round() -> RecordSet:
     """The paper's table 1: a part for 1 shot and one for 5, without EIML."""
     some = {m: v for m, v in MINI.items() if m != "EIML"}
     parts = {
         "1-shot": record_of(runs_of(MINI)),
         "5-shot": record_of(runs_of(by(12.34, some), shape=(5, 5)), (5, 5)),
     }
-    return Collection("tiny-pn", "One round, prototypes", "mini-pn", parts)
+    return RecordSet("tiny-pn", "One round, prototypes", "mini-pn", parts)
 
 
 SHAPES = [(1, 5), (1, 10), (5, 5), (5, 10)]  # shots, ways
 
 
-def other_shapes() -> Collection:
+def other_shapes() -> RecordSet:
     """The paper's table 14: trained at four shapes, tested at six."""
     parts = {}
     for at, (shots, ways) in enumerate(SHAPES):
@@ -114,7 +132,7 @@ def other_shapes() -> Collection:
         values = tuple(90.0 - 2 * k + 3 * n + at * (1 + k / 10) for n, k in tests)
         runs = runs_of({"NU": values}, tuple(names), (20, 5), round=0)
         parts[f"{shots}-shot {ways}-way"] = record_of(runs, (ways, shots))
-    return Collection("shapes", "Other ways and shots", "ways-shots-pn", parts)
+    return RecordSet("shapes", "Other ways and shots", "ways-shots-pn", parts)
 
 
 def rows_of(table: Table) -> dict[str, tuple[Cell, ...]]:
@@ -126,7 +144,7 @@ def rows_of(table: Table) -> dict[str, tuple[Cell, ...]]:
     return found
 
 
-def shown(console_width: int, collection: Collection) -> str:
+def shown(console_width: int, collection: RecordSet) -> str:
     console = Console(width=console_width, file=io.StringIO(), record=True)
     console.print(collection_terminal(collection))
     return console.export_text()
@@ -136,7 +154,7 @@ def shown(console_width: int, collection: Collection) -> str:
 
 
 @pytest.mark.parametrize("collection", [one_round(), other_shapes()], ids=lambda c: c.name)
-def test_every_number_of_the_paper_is_there_as_printed(collection: Collection) -> None:
+def test_every_number_of_the_paper_is_there_as_printed(collection: RecordSet) -> None:
     assert collection.paper is not None
     printed = paper.table(collection.paper)
     rows = rows_of(beside_table(collection, printed))
@@ -173,7 +191,7 @@ def test_the_rounds_of_one_record_are_told_apart() -> None:
     first = runs_of({"IDA": (80.0, 81.0, 70.0)}, shape=(5, 5), round=1)
     second = runs_of({"IDA": (82.0, 83.0, 72.0)}, shape=(5, 5), round=2)
     record = record_of(first + second, (5, 5))
-    rows = rows_of(beside_table(Collection("r", "R", None, {"": record}), paper.table("6")))
+    rows = rows_of(beside_table(RecordSet("r", "R", None, {"": record}), paper.table("6")))
     assert [cell.value for cell in rows["IDA"]] == [
         "80.00", "81.00", "70.00", "82.00", "83.00", "72.00",
     ]  # fmt: skip
@@ -184,7 +202,7 @@ def test_parts_by_data_set_and_a_pool_of_both_domains() -> None:
     domain = record_of(runs_of({"IDA": (60.0, 61.0, 62.0, 63.0, 64.0)}, pools))
     plain = record_of(runs_of({"EIML": (50.0, 51.0, 52.0)}, shape=(5, 5)), (5, 5))
     parts = {"DomainImageNet 1-shot": domain, "miniImageNet": plain}
-    table = beside_table(Collection("e", "E", None, parts), paper.table("7"))
+    table = beside_table(RecordSet("e", "E", None, parts), paper.table("7"))
     sections = {
         s.title: {r.label: [c.value for c in r.cells] for r in s.rows} for s in table.sections
     }
@@ -200,7 +218,7 @@ def test_other_data_sets_stand_for_those_of_the_paper_in_its_order_and_are_named
         for i, name in enumerate(names, start=60)
         for n in (1, 5)
     }
-    table = beside_table(Collection("e", "E", None, parts), paper.table("7"))
+    table = beside_table(RecordSet("e", "E", None, parts), paper.table("7"))
     ours = [(s.title, [c.value for c in s.rows[2].cells]) for s in table.sections]
     assert ours == [
         ("miniImageNet; ours: random", ["60.10", "60.20", "60.30"] * 2),
@@ -213,13 +231,13 @@ def test_other_data_sets_stand_for_those_of_the_paper_in_its_order_and_are_named
 def test_episodes_of_another_shape_are_never_put_beside(shape: tuple[int, int] | None) -> None:
     """A record without shapes, of an early version, was tested as it was trained."""
     record = record_of(runs_of(MINI, shape=shape), (5, 5))
-    rows = rows_of(beside_table(Collection("t", "T", None, {"": record}), paper.table("1")))
+    rows = rows_of(beside_table(RecordSet("t", "T", None, {"": record}), paper.table("1")))
     assert [cell.value for cell in rows["NU"]] == ["–", "–", "–", "60.00", "50.00", "48.00"]
 
 
 def test_an_empty_counterpart_is_a_table_of_dashes() -> None:
     record = record_of(runs_of({"X": (1.0, 2.0, 3.0)}, shape=(3, 1)), (3, 1))
-    table = beside_table(Collection("t", "T", None, {"": record}), paper.table("1"))
+    table = beside_table(RecordSet("t", "T", None, {"": record}), paper.table("1"))
     assert "None of its cells has a counterpart here" in table.caption
     rows = rows_of(table)
     assert {c.value for method in MINI for c in rows[method]} == {"–"}
@@ -292,14 +310,14 @@ def test_all_renderings_hold_every_cell_and_every_footnote() -> None:
 def test_all_faults_of_the_paper_can_be_written_in_latex() -> None:
     record = record_of(runs_of(MINI))
     for printed in paper.tables().values():
-        collection = Collection("t", "T", None, {"": record})
+        collection = RecordSet("t", "T", None, {"": record})
         assert to_latex(beside_table(collection, printed), "x").isascii()
 
 
 def test_hostile_labels_are_escaped_on_the_joint_page() -> None:
     record = record_of(runs_of({**MINI, HOSTILE: (66.0, 70.6, 55.0)}))
     parts = {HOSTILE: replace(record, sentence=HOSTILE), "1-shot": record}
-    collection = Collection("x", HOSTILE, "mini-pn", parts)
+    collection = RecordSet("x", HOSTILE, "mini-pn", parts)
     tables = [beside_table(collection, paper.table("1")), part_table(HOSTILE, record)]
     page = render_collection(collection, tables, dict.fromkeys(parts, ()))
     assert "<script" not in page
@@ -323,7 +341,7 @@ def test_the_joint_page_holds_all_parts_and_links_to_their_own_reports(written: 
     collection = one_round()
     page = (written / "report.html").read_text(encoding="utf-8")
     for part in collection.parts:
-        folder = Collection.folder_of(part)
+        folder = RecordSet.folder_of(part)
         assert f'<a href="{folder}/report.html">' in page
         assert (written / folder / "report.html").exists()
         assert (written / folder / "figures" / "accuracy.svg").exists()
@@ -344,7 +362,7 @@ def test_a_part_has_the_report_that_its_record_has(written: Path, tmp_path: Path
 
 def test_a_recipe_without_parts_has_one_report_with_the_paper_beside(tmp_path: Path) -> None:
     record = record_of(runs_of({"IDA": MINI["IDA"]}))
-    collection = Collection("tiny-pn", "One round.", "mini-pn", {"": record})
+    collection = RecordSet("tiny-pn", "One round.", "mini-pn", {"": record})
     page = write_collection(collection, tmp_path).read_text(encoding="utf-8")
     assert 'id="beside"' in page
     assert "<h1>One round</h1>" in page
@@ -399,7 +417,7 @@ def test_parts_without_a_table_of_the_paper_stand_beside_each_other() -> None:
         "uniform": ["66.0 ± 0.4", "70.6 ± 0.4", "55.0 ± 0.4"],
         "hard": ["67.0 ± 0.4", "71.6 ± 0.4", "56.0 ± 0.4"],
     }
-    said = shown(120, Collection("tasks", "Hard tasks.", None, parts))
+    said = shown(120, RecordSet("tasks", "Hard tasks.", None, parts))
     assert "Part beside part" in said
     assert "uniform: IDA keeps only 66.0%" in said
     assert parts_table(one_round().parts) is None  # not the same episodes
@@ -430,7 +448,7 @@ def test_every_recipe_of_a_table_has_a_place_for_each_of_its_cells(name: str) ->
             for run in runs_of(rows, pools, (first.ways[0], first.shots[0]), round=round)
         ]
         parts[part] = record_of(runs, (shape.ways[0], shape.shots[0]))
-    places = find(Collection(recipe.name, recipe.title, recipe.paper, parts), printed)
+    places = find(RecordSet(recipe.name, recipe.title, recipe.paper, parts), printed)
     shots = {one.shots[0] for each in whole.values() for one in each.test_shapes}
     missing = [  # half a table may have a recipe of its own
         (row.dataset, row.label, column.key)
@@ -443,16 +461,16 @@ def test_every_recipe_of_a_table_has_a_place_for_each_of_its_cells(name: str) ->
 # ── on disk ──────────────────────────────────────────────────────────────────────────────────
 
 
-def saved(collection: Collection, folder: Path) -> Path:
+def saved(collection: RecordSet, folder: Path) -> Path:
     for part, record in collection.parts.items():
-        record.save(folder / Collection.folder_of(part) / "record.json")
+        record.save(folder / RecordSet.folder_of(part) / "record.json")
     collection.save_index(folder)
     return folder
 
 
 def test_a_collection_comes_back_from_its_folder_as_it_was(tmp_path: Path) -> None:
     collection = one_round()
-    again = Collection.load(saved(collection, tmp_path))
+    again = RecordSet.load(saved(collection, tmp_path))
     assert (again.name, again.title, again.paper) == ("tiny-pn", "One round, prototypes", "mini-pn")
     assert list(again.parts) == ["1-shot", "5-shot"]
     for part, record in again.parts.items():
@@ -460,8 +478,8 @@ def test_a_collection_comes_back_from_its_folder_as_it_was(tmp_path: Path) -> No
 
 
 def test_a_recipe_without_parts_keeps_its_record_beside_the_index(tmp_path: Path) -> None:
-    alone = Collection("t", "T", None, {"": record_of(runs_of(MINI))})
-    again = Collection.load(saved(alone, tmp_path))
+    alone = RecordSet("t", "T", None, {"": record_of(runs_of(MINI))})
+    again = RecordSet.load(saved(alone, tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.json", "record.json"]
     assert again.paper is None
     assert list(again.parts) == [""]
@@ -469,20 +487,20 @@ def test_a_recipe_without_parts_keeps_its_record_beside_the_index(tmp_path: Path
 
 def test_what_is_wrong_with_a_folder_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(KedgeError, match=r"recipe.json: no recipe here"):
-        Collection.load(tmp_path)
+        RecordSet.load(tmp_path)
     index = tmp_path / "recipe.json"
     for text in ("{", "[]", '{"format": 0}'):
         index.write_text(text)
         with pytest.raises(KedgeError, match=r"recipe.json: not a (readable )?kedge recipe"):
-            Collection.load(tmp_path)
+            RecordSet.load(tmp_path)
     good = {"format": 1, "name": "n", "title": "t", "paper": None, "parts": {"1-shot": "1-shot"}}
     for wrong in ({"parts": {}}, {"parts": {"1-shot": "../1-shot"}}, {"paper": 1}, {"name": None}):
         index.write_text(json.dumps({**good, **wrong}))
         with pytest.raises(KedgeError, match=r"recipe.json: damaged"):
-            Collection.load(tmp_path)
+            RecordSet.load(tmp_path)
     index.write_text(json.dumps(good))
     with pytest.raises(KedgeError, match="no record here"):
-        Collection.load(tmp_path)
+        RecordSet.load(tmp_path)
     record = record_of(runs_of(MINI))
     with pytest.raises(KedgeError, match="different folders"):
-        Collection("n", "t", None, {"a b": record, "a/b": record}).save_index(tmp_path)
+        RecordSet("n", "t", None, {"a b": record, "a/b": record}).save_index(tmp_path)

@@ -9,12 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from kedge import paper
 from kedge.config import EpisodeShape
-from kedge.evaluation import Score
-from kedge.recipes import load_recipe, recipe_names
-from kedge.records import Collection, Pair, PoolInfo, Record, Run
-from kedge.report.claims import BODY, CLAIMS, MAIN, PROTOTYPES
+from kedge.evaluation.results import Score
+from kedge.experiments import paper
+from kedge.experiments.recipes import load_recipe, recipe_names
+from kedge.experiments.records import (
+    PairedDifference,
+    PoolInfo,
+    Record,
+    RecordSet,
+    Run,
+)
+from kedge.report.claims import (
+    BODY,
+    CLAIMS,
+    MAIN,
+    PROTOTYPES,
+)
 from kedge.report.claims import DOMAINS as DOMAIN_TABLES
 from kedge.report.evidence import (
     FAMILIES,
@@ -68,7 +79,7 @@ def a_record(
         for method, values in {**rows, **changed}.items()
     ]  # fmt: skip
     pairs = [
-        Pair(a.seed, a.round, pool, a.method, b.method,
+        PairedDifference(a.seed, a.round, pool, a.method, b.method,
              Score(a.scores[pool].mean - b.scores[pool].mean, ci, 2000))
         for a, b in itertools.combinations(runs, 2)
         if (a.seed, a.round) == (b.seed, b.round)
@@ -91,11 +102,11 @@ def in_three_seeds(**changed: tuple[float, ...]) -> Record:
     return a_record({**ROWS, **changed}, seeds={0: {}, 1: {}, 2: {}})
 
 
-def found(**records: Record | dict[str, Record]) -> dict[str, Collection]:
+def found(**records: Record | dict[str, Record]) -> dict[str, RecordSet]:
     """By suffix, with underscores for hyphens: found(pn=record) is a family with tiny-pn alone."""
     named = {name.replace("_", "-"): one for name, one in records.items()}
     return {
-        suffix: Collection(f"tiny-{suffix}", "x", None, one if isinstance(one, dict) else {"": one})
+        suffix: RecordSet(f"tiny-{suffix}", "x", None, one if isinstance(one, dict) else {"": one})
         for suffix, one in named.items()
     }
 
@@ -204,7 +215,7 @@ def twice(unseen: float, **more: str) -> Record:
     return a_record(rows, rounds=(1, 2), **more)
 
 
-CASES: dict[str, dict[Outcome, Callable[[], dict[str, Collection]]]] = {
+CASES: dict[str, dict[Outcome, Callable[[], dict[str, RecordSet]]]] = {
     "On unseen": {
         HELD: lambda: found(pn=a_record(), ecm=a_record()),
         FAILED: lambda: found(pn=a_record(), ecm=with_rows(EIML=(74.0, 83.0, 71.0))),
@@ -606,7 +617,7 @@ def test_ranges_are_taken_over_the_same_training_shapes() -> None:
 
 
 def test_a_family_is_told_by_how_its_names_begin() -> None:
-    named = {name: Collection(name, "x", None, {"": a_record()}) for name in
+    named = {name: RecordSet(name, "x", None, {"": a_record()}) for name in
              ("tiny", "tiny-pn", "tinyish-pn", "drawings-mini-pn", "mine")}  # fmt: skip
     assert list(of_family("tiny", named.values())) == ["", "pn"]
     assert list(of_family("drawings", named.values())) == ["mini-pn"]

@@ -15,17 +15,41 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kedge.alignment import ALIGNMENTS
-from kedge.evaluation import Score
-from kedge.records import AnchorMove, PoolInfo, Record, Run
+from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.experiments.records import (
+    PoolInfo,
+    Record,
+    Run,
+)
+from kedge.methods.registry import ALIGNMENTS
 from kedge.report import reading
 from kedge.report.anchors import anchors_figure, class_ways
-from kedge.report.figures import accuracy_figure, all_drawings, old_new_figure, training_figure
+from kedge.report.figures import (
+    accuracy_figure,
+    all_drawings,
+    old_new_figure,
+    training_figure,
+)
 from kedge.report.labels import spread_out
-from kedge.report.rounds import drift, drift_figure, matrix_figure, rounds_figure
-from kedge.report.style import default_of, encode, house_style, looks, shown, sweeps
-from kedge.report.sweeps import curves, plane_figure, sweep_figure
-from kedge.state import Epoch
+from kedge.report.rounds import (
+    drift,
+    drift_figure,
+    matrix_figure,
+    rounds_figure,
+)
+from kedge.report.style import (
+    default_of,
+    encode,
+    house_style,
+    looks,
+    shown,
+    sweeps,
+)
+from kedge.report.sweeps import (
+    curves,
+    plane_figure,
+    sweep_figure,
+)
 
 SEVEN = ("NU", "FT", "DFA", "EWC", "EIML", "IDA", "PAR")
 LAMBDAS = (0, 0.25, 0.5, 0.75, 1, 2, 5, 10)

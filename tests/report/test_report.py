@@ -19,21 +19,37 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from kedge.alignment import ALIGNMENTS
 from kedge.errors import KedgeError
-from kedge.evaluation import Score
-from kedge.options import fields_of
-from kedge.records import Pair, PoolInfo, Record, Run
-from kedge.report import IN_TERMINAL, terminal_table, write_report
-from kedge.report.figures import Drawing, all_drawings, old_new_figure
+from kedge.evaluation.results import Epoch, Score
+from kedge.experiments.records import (
+    PairedDifference,
+    PoolInfo,
+    Record,
+    Run,
+)
+from kedge.methods.registry import ALIGNMENTS
+from kedge.report import (
+    IN_TERMINAL,
+    terminal_table,
+    write_report,
+)
+from kedge.report.figures import (
+    Drawing,
+    all_drawings,
+    old_new_figure,
+)
 from kedge.report.layout import Table
 from kedge.report.notation import signed
 from kedge.report.page import render_page, title_of
 from kedge.report.renderings import to_latex, to_markdown
 from kedge.report.style import encode, looks
 from kedge.report.tables import all_tables
-from kedge.report.verdict import KNOWN, legends, verdict
-from kedge.state import Epoch
+from kedge.report.verdict import (
+    KNOWN,
+    legends,
+    verdict,
+)
+from kedge.utils.spec import fields_of
 
 POOLS = ("old", "new", "unseen_old_domain", "unseen_new_domain", "unseen_both")
 ROWS = {
@@ -101,9 +117,9 @@ def runs_of(
     )
 
 
-def pairs_of(runs: tuple[Run, ...], ci: float = 0.3) -> tuple[Pair, ...]:
+def pairs_of(runs: tuple[Run, ...], ci: float = 0.3) -> tuple[PairedDifference, ...]:
     return tuple(
-        Pair(a.seed, a.round, p, a.method, b.method,
+        PairedDifference(a.seed, a.round, p, a.method, b.method,
              Score(a.scores[p].mean - b.scores[p].mean, ci, a.scores[p].n))
         for a, b in itertools.permutations(runs, 2)
         if (a.seed, a.round) == (b.seed, b.round)
@@ -111,7 +127,7 @@ def pairs_of(runs: tuple[Run, ...], ci: float = 0.3) -> tuple[Pair, ...]:
     )  # fmt: skip
 
 
-def record_of(runs: tuple[Run, ...], pairs: tuple[Pair, ...] | None = None) -> Record:
+def record_of(runs: tuple[Run, ...], pairs: tuple[PairedDifference, ...] | None = None) -> Record:
     return Record(
         name="drawings",
         sentence="Drawings, from natural things to man-made ones: 64 old and 64 new classes.",

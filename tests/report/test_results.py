@@ -13,8 +13,14 @@ import pytest
 
 from kedge.config import EpisodeShape
 from kedge.errors import KedgeError
-from kedge.evaluation import Score
-from kedge.records import Collection, Pair, PoolInfo, Record, Run
+from kedge.evaluation.results import Score
+from kedge.experiments.records import (
+    PairedDifference,
+    PoolInfo,
+    Record,
+    RecordSet,
+    Run,
+)
 from kedge.report.claims import CLAIMS
 from kedge.report.closer import (
     ages_table,
@@ -23,13 +29,21 @@ from kedge.report.closer import (
     standing_table,
     variants_table,
 )
-from kedge.report.evidence import FAMILIES, Comparison, of_family
+from kedge.report.evidence import (
+    FAMILIES,
+    Comparison,
+    of_family,
+)
 from kedge.report.layout import Table
 from kedge.report.overview import mark
-from kedge.report.results import MARK, results_page, write_results
+from kedge.report.results import (
+    MARK,
+    results_page,
+    write_results,
+)
 from kedge.report.sections import Entry
 from kedge.report.tables import accuracy_table
-from kedge.training import Epoch
+from kedge.training.round import Epoch
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"results.md": "records/tiny-*/", "results-drawings.md": "records/drawings*/"}
@@ -123,7 +137,7 @@ def a_run(
 
 def a_record(runs: list[Run], ci: float = 0.3) -> Record:
     pairs = [
-        Pair(a.seed, a.round, pool, a.method, b.method,
+        PairedDifference(a.seed, a.round, pool, a.method, b.method,
              Score(a.scores[pool].mean - b.scores[pool].mean, ci, 2000))
         for a, b in itertools.combinations(runs, 2)
         if (a.seed, a.round) == (b.seed, b.round)
@@ -172,9 +186,9 @@ def without_references(record: Record) -> Record:
 
 
 def save(folder: Path, name: str, parts: dict[str, Record], paper: str | None = None) -> Path:
-    collection = Collection(name, f"All about {name}.", paper, parts)
+    collection = RecordSet(name, f"All about {name}.", paper, parts)
     for part, record in parts.items():
-        record.save(folder / name / Collection.folder_of(part) / "record.json")
+        record.save(folder / name / RecordSet.folder_of(part) / "record.json")
     collection.save_index(folder / name)
     return folder / name
 
@@ -309,7 +323,7 @@ def test_every_number_of_the_main_table_is_on_the_page(runs: list[Path], tmp_pat
 
 def test_free_text_cannot_break_the_page(tmp_path: Path) -> None:
     folder = save(tmp_path, "mine", {"": one_update()})
-    hostile = Collection("mine", "<script>| a_b", None, {"": one_update()})
+    hostile = RecordSet("mine", "<script>| a_b", None, {"": one_update()})
     hostile.save_index(folder)
     text = results_page([folder], tmp_path / "page.md")
     assert "<script>" not in text

@@ -6,10 +6,8 @@ Ctrl-C.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import inspect
-import io
 import os
 import re
 import shutil
@@ -23,8 +21,8 @@ from typing import Annotated, Any, NoReturn, Union
 
 from kedge import __version__
 from kedge.errors import KedgeError
+from kedge.utils.process import keep_memory, write_anything
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of glibc's malloc.h
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a disk, or what one may have of it
 SHARED = ("bench", "train", "update")  # commands that several processes can do together
 
@@ -45,7 +43,7 @@ def main() -> None:
             _parse(sys.argv[1:]).run(Console())
             sys.stdout.flush()
     except KedgeError as error:
-        from kedge.progress import printable
+        from kedge.utils.progress import printable
 
         _end(printable(str(error), one_line=True), 1)
     except KeyboardInterrupt:
@@ -69,13 +67,13 @@ def _one_voice() -> Iterator[None]:
     if "WORLD_SIZE" not in os.environ:  # asked before the engine is, which is slow to load
         yield
         return
-    from kedge import engine
+    from kedge.utils import distributed
 
-    engine.start()
+    distributed.start()
     command = " ".join(sys.argv[1:2])
-    if engine.n_processes() > 1 and command not in SHARED:
+    if distributed.world_size() > 1 and command not in SHARED:
         raise KedgeError(f"'kedge {command}' needs one process only: start it without torchrun.")
-    if engine.rank() == 0:
+    if distributed.rank() == 0:
         yield
         return
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
@@ -94,38 +92,15 @@ def _end(sentence: str, code: int) -> NoReturn:
 def _only_the_first(code: int) -> None:
     """Of several processes that give up, the others end here, in silence."""
     if "WORLD_SIZE" in os.environ:
-        from kedge import engine
+        from kedge.utils import distributed
 
-        if not engine.first_to_fail():
+        if not distributed.first_to_fail():
             os._exit(code)
 
 
 def _stop(*_: object) -> NoReturn:
     """Not by SIGINT, which a shell lets its background jobs ignore."""
     raise KeyboardInterrupt
-
-
-def write_anything() -> None:
-    """What a stream's encoding lacks is escaped, as Python does it on standard error. And with
-    PYTHONUNBUFFERED, which drops what a full disk does not take, lines are held until written."""
-    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
-        raw, encoding = sys.stdout.fileno(), sys.stdout.encoding
-        sys.stdout = os.fdopen(raw, "w", 1, encoding, closefd=False)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def keep_memory() -> None:
-    """Let glibc keep large blocks that are freed, for the next step needs them again.
-
-    By default each goes back to the system and comes again as empty pages: on 2 cores that took
-    half of a training step and two thirds of evaluation. See LOG.md.
-    """
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 1 << 30)):
-            mallopt(parameter, value)
 
 
 def _parse(args: list[str]) -> Any:

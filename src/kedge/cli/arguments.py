@@ -12,10 +12,10 @@ from tyro.conf import arg
 
 from kedge.config import Count
 from kedge.errors import KedgeError
-from kedge.progress import printable
+from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
-    from kedge.classifier import Classifier
+    from kedge.models.classifier import Classifier
 
 Data = Annotated[
     str,

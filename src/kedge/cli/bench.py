@@ -11,8 +11,19 @@ from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Shape, as_count, as_text, say
-from kedge.config import SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge.cli.arguments import (
+    Shape,
+    as_count,
+    as_text,
+    say,
+)
+from kedge.config import (
+    SHORT,
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    Schedule,
+)
 from kedge.errors import KedgeError
 
 SMALL = BackboneConfig(width=32)
@@ -122,7 +133,7 @@ class Bench:
     @classmethod
     def default(cls, args: list[str]) -> Bench:
         """What the named recipe says, so that help and options start from there."""
-        from kedge.recipes import load_recipe
+        from kedge.experiments.recipes import load_recipe
 
         name = args[0] if args and not args[0].startswith("-") else "drawings"
         recipe = load_recipe(name)
@@ -140,10 +151,10 @@ class Bench:
         return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
 
     def run(self, console: Console) -> None:
-        from kedge import progress
-        from kedge.bench import run_recipe
-        from kedge.recipes import load_recipe
+        from kedge.cli.run_recipe import run_recipe
+        from kedge.experiments.recipes import load_recipe
         from kedge.report import collection_terminal
+        from kedge.utils import progress
 
         recipe = load_recipe(self.name)
         values = {key: getattr(self, key) for key in self._shared()}
@@ -188,9 +199,9 @@ class Report:
     ] = None
 
     def run(self, console: Console) -> None:
-        from kedge import progress
-        from kedge.bench import finished, report_again
+        from kedge.cli.run_recipe import finished, report_again
         from kedge.report.results import write_results
+        from kedge.utils import progress
 
         if not self.runs:
             raise KedgeError("RUN: name at least one folder that 'kedge bench' has written.")
@@ -222,8 +233,8 @@ class Recipes:
     ] = None
 
     def run(self, console: Console) -> None:
-        from kedge import recipes
-        from kedge.protocols import PROTOCOLS
+        from kedge.benchmarks import PROTOCOLS
+        from kedge.experiments import recipes
 
         names = recipes.recipe_names()
         if self.recipe in PROTOCOLS and self.recipe not in names:
@@ -262,7 +273,7 @@ class Paper:
     ] = None
 
     def run(self, console: Console) -> None:
-        from kedge import paper
+        from kedge.experiments import paper
 
         if self.table is None:
             console.print(paper.overview())

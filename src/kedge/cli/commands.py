@@ -4,7 +4,12 @@ Each is a dataclass whose fields are its options. Heavy imports stand inside `ru
 and `kedge paper` answer at once.
 """
 
-from kedge.cli.bench import Bench, Paper, Recipes, Report
+from kedge.cli.bench import (
+    Bench,
+    Paper,
+    Recipes,
+    Report,
+)
 from kedge.cli.data import Inspect, Pack
 from kedge.cli.evaluate import Evaluate
 from kedge.cli.export import Export

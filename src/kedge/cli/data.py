@@ -12,14 +12,18 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, as_json, say
+from kedge.cli.arguments import (
+    Data,
+    as_json,
+    say,
+)
 from kedge.errors import KedgeError
-from kedge.images.words import sized
-from kedge.progress import printable
+from kedge.utils.progress import printable
+from kedge.utils.text import sized
 
 if TYPE_CHECKING:
-    from kedge.images.catalogue import Catalogue
-    from kedge.images.examination import Examination
+    from kedge.data.index import ImageIndex
+    from kedge.data.inspect import Inspection
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Inspect:
     """A table for people, or one JSON object for programs."""
 
     def run(self, console: Console) -> None:
-        from kedge import progress
+        from kedge.utils import progress
 
         with progress.display():
             examination = _examined(self.data, self.all)
@@ -97,11 +101,15 @@ class Pack:
     ] = ()
 
     def run(self, console: Console) -> None:
-        from kedge import progress
-        from kedge.images.decoding import suited
-        from kedge.images.readers import catalogue
-        from kedge.images.sources import is_embedded, is_store, open_images
-        from kedge.images.store import pack
+        from kedge.data.open import (
+            is_embedded,
+            is_store,
+            open_images,
+        )
+        from kedge.data.pack import pack
+        from kedge.data.parallel_decode import suited
+        from kedge.data.readers import catalogue
+        from kedge.utils import progress
 
         path = Path(self.data)
         if is_store(path) or is_embedded(self.data):
@@ -134,8 +142,8 @@ def _stem(path: Path) -> str:
     return path.stem[:-4] if path.stem.lower().endswith(".tar") else path.stem
 
 
-def _without(found: Catalogue, given: tuple[str, ...]) -> Catalogue:
-    from kedge.images.words import plain_name
+def _without(found: ImageIndex, given: tuple[str, ...]) -> ImageIndex:
+    from kedge.utils.text import plain_name
 
     names = [plain_name(name) for name in given]
     unknown = [name for name in names if name not in found.classes]
@@ -150,26 +158,26 @@ def _without(found: Catalogue, given: tuple[str, ...]) -> Catalogue:
 
 
 def _about(path: Path) -> dict[str, object]:
-    from kedge.durable import load_tensors
+    from kedge.utils.atomic_io import load_tensors
 
     return load_tensors(path, "packed image file")[0]
 
 
-def _examined(data: str, everything: bool) -> Examination:
-    from kedge.images.examination import examine, examine_table
-    from kedge.images.readers import catalogue
-    from kedge.images.sources import is_store, open_images
+def _examined(data: str, everything: bool) -> Inspection:
+    from kedge.data.inspect import inspect_index, inspect_table
+    from kedge.data.open import is_store, open_images
+    from kedge.data.readers import catalogue
 
     path = Path(data)
     if path.is_file() and is_store(path):
-        return examine_table(open_images(path), _about(path), path.stat().st_size)
+        return inspect_table(open_images(path), _about(path), path.stat().st_size)
     if path.exists():
-        return examine(catalogue(path), everything)
+        return inspect_index(catalogue(path), everything)
     table = open_images(data)  # embedded, or a sentence that nothing is there
-    return examine_table(table, {}, table.images.numel())
+    return inspect_table(table, {}, table.images.numel())
 
 
-def _show(console: Console, found: Examination) -> None:
+def _show(console: Console, found: Inspection) -> None:
     say(console, f"{found.path}: {found.form}")
     rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     rows.add_row("  classes", f"{found.n_classes:,}")
@@ -194,7 +202,7 @@ def _show(console: Console, found: Examination) -> None:
         say(console, f"  - {printable(remark, one_line=True)}.")
 
 
-def _per_class(found: Examination) -> str:
+def _per_class(found: Inspection) -> str:
     if found.least == found.most:
         return f"{found.least:,}, all alike"
     median = f"{found.median:,.1f}".removesuffix(".0")
@@ -204,7 +212,7 @@ def _per_class(found: Examination) -> str:
     )
 
 
-def _sizes(found: Examination) -> str:
+def _sizes(found: Inspection) -> str:
     if len(found.sizes) == 1:
         return f"{next(iter(found.sizes))} px"
     if not found.sizes:
@@ -216,7 +224,7 @@ def _sizes(found: Examination) -> str:
     )
 
 
-def _split(found: Examination) -> str:
+def _split(found: Inspection) -> str:
     if not found.parts:
         return "none"
     return ", ".join(

@@ -9,10 +9,14 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import Data, ModelFile, say
+from kedge.cli.arguments import (
+    Data,
+    ModelFile,
+    say,
+)
 from kedge.cli.wishes import Episode
 from kedge.errors import KedgeError
-from kedge.images.words import counted
+from kedge.utils.text import counted
 
 N_EPISODES, SEED = 2000, 0
 
@@ -55,16 +59,17 @@ class Evaluate:
     ] = None
 
     def run(self, console: Console) -> None:
-        from kedge import api, progress
+        from kedge import api
         from kedge.config import written
-        from kedge.model import Model
-        from kedge.sharing import to_be_tested, to_test_on
+        from kedge.episodes.train_val_split import test_part, test_pool
+        from kedge.models.model import Model
+        from kedge.utils import progress
 
         if self.known:
             self._refuse_episodes()
         model = Model.load(self.model)
         with progress.display():
-            table = to_test_on(model.open(self.data))
+            table = test_part(model.open(self.data))
             score = api.evaluate(
                 model,
                 table,
@@ -81,7 +86,7 @@ class Evaluate:
                 "model has learned, without examples"
             )
         else:
-            pool, shape, _ = to_be_tested(table, self.episode)
+            pool, shape, _ = test_pool(table, self.episode)
             ways, shots = written(shape.n_way), written(shape.n_shot)
             how = (
                 f"{score}% of the queries right: {ways}-way, {shots}-shot, {score.n} episodes over "

@@ -9,7 +9,12 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, Support, check_choice, say
+from kedge.cli.arguments import (
+    ModelFile,
+    Support,
+    check_choice,
+    say,
+)
 from kedge.errors import KedgeError
 
 
@@ -41,10 +46,10 @@ class Export:
     ] = False
 
     def run(self, console: Console) -> None:
-        from kedge import progress
-        from kedge.classifier import Classifier
-        from kedge.export import check_installed, export_onnx
-        from kedge.model import Model
+        from kedge.models.classifier import Classifier
+        from kedge.models.export import check_installed, export_onnx
+        from kedge.models.model import Model
+        from kedge.utils import progress
 
         check_installed()
         if self.out.exists():

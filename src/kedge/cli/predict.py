@@ -17,12 +17,17 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, Support, as_json, check_choice
+from kedge.cli.arguments import (
+    ModelFile,
+    Support,
+    as_json,
+    check_choice,
+)
 from kedge.errors import KedgeError
-from kedge.progress import printable
+from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
-    from kedge.classifier import Classifier
+    from kedge.models.classifier import Classifier
 
 Named = list[tuple[str, float]]  # class names and probabilities, the likeliest first
 
@@ -62,8 +67,8 @@ class Predict:
     """A table for people; for programs one JSON object per line, or CSV with one row per class."""
 
     def run(self, console: Console) -> None:
-        from kedge import progress
-        from kedge.model import Model
+        from kedge.models.model import Model
+        from kedge.utils import progress
 
         if self.top < 1:
             raise KedgeError(f"--top is {self.top}: it must be at least 1.")
@@ -80,9 +85,9 @@ class Predict:
 
 def _files(given: Sequence[str]) -> list[str]:
     """Every image that is meant. One that is not there is told with those that cannot be read."""
-    from kedge import progress
-    from kedge.images.files.trees import FolderTree, of_other_types
-    from kedge.images.pictures import looks_like_image
+    from kedge.data.decode import looks_like_image
+    from kedge.data.files.file_tree import FolderTree, of_other_types
+    from kedge.utils import progress
 
     files: list[str] = []
     for word in given:
@@ -117,12 +122,12 @@ def _named(
     classifier: Classifier, files: list[str], top: int, unreadable: dict[str, str]
 ) -> Iterator[tuple[str, Named]]:
     """Some images at a time, so that any number will do."""
-    from kedge import progress
-    from kedge.images.catalogue import FilePictures
-    from kedge.images.decoding import decoded, n_chunks
-    from kedge.images.files.trees import FolderTree
+    from kedge.data.files.file_tree import FolderTree
+    from kedge.data.index import FileImages
+    from kedge.data.parallel_decode import decoded, n_chunks
+    from kedge.utils import progress
 
-    pictures = FilePictures(FolderTree(Path(), tuple(files)), files)
+    pictures = FileImages(FolderTree(Path(), tuple(files)), files)
     with progress.task("naming images", len(files)) as tick:
         for chunk in decoded(pictures, classifier.model.look, range(n_chunks(pictures))):
             best = classifier.top(chunk.pixels, top) if len(chunk.numbers) else []

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, as_json, say
-from kedge.images.words import counted, sized
-from kedge.progress import printable
+from kedge.cli.arguments import (
+    ModelFile,
+    as_json,
+    say,
+)
+from kedge.utils.progress import printable
+from kedge.utils.text import counted, sized
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kedge.model import Model
+    from kedge.models.model import Model
 
 A_FEW = 10  # classes
 
@@ -33,7 +37,7 @@ class Show:
     """For people, or one JSON object for programs, which lists every class."""
 
     def run(self, console: Console) -> None:
-        from kedge.model import Model
+        from kedge.models.model import Model
 
         about = describe(self.model, Model.load(self.model))
         if self.format == "json":

@@ -18,7 +18,7 @@ from kedge.config import BackboneConfig, EpisodeShape
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:
-    from kedge.images.table import ImageTable
+    from kedge.data.table import ImageTable
 
 PLAIN = {"as_it_comes": "plain loop", "with_settings": "tuned plain loop"}
 NOISE_SIZE = 84  # px, as the paper's images have them
@@ -87,14 +87,14 @@ class Speed:
             raise KedgeError(
                 f"{self.out}: already exists and is not overwritten; choose another --out."
             )
-        from kedge import progress
-        from kedge.durable import write_atomically
         from kedge.speed import Setting, measure
-        from kedge.step import get_ready
+        from kedge.training.step import load_compiler_in_background
+        from kedge.utils import progress
+        from kedge.utils.atomic_io import write_atomically
 
         setting = Setting(self.seconds, self.workers, self.growth)
         with progress.display():
-            get_ready()
+            load_compiler_in_background()
             record = measure(self._images(), self.backbone, self.episode, setting)
         text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
         if self.out is not None:
@@ -105,7 +105,7 @@ class Speed:
             show(console, record)
 
     def _images(self) -> ImageTable:
-        from kedge.images.sources import open_images
+        from kedge.data.open import open_images
         from kedge.speed.subject import noise
 
         if self.noise is None:

@@ -10,15 +10,27 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, ImageSize, ModelFile, NewModelFile, Seed, Validation, say
-from kedge.cli.wishes import Backbone, Episode, Schedule
+from kedge.cli.arguments import (
+    Data,
+    ImageSize,
+    ModelFile,
+    NewModelFile,
+    Seed,
+    Validation,
+    say,
+)
+from kedge.cli.wishes import (
+    Backbone,
+    Episode,
+    Schedule,
+)
 from kedge.config import HeadConfig
 from kedge.errors import KedgeError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kedge.model import Model
+    from kedge.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,8 @@ class Train:
     seed: Seed = 0
 
     def run(self, console: Console) -> None:
-        from kedge import api, progress
+        from kedge import api
+        from kedge.utils import progress
 
         _check_keep(self.keep)
         with progress.display(), _alone(self.out):
@@ -112,8 +125,9 @@ class Update:
     seed: Seed = 0
 
     def run(self, console: Console) -> None:
-        from kedge import api, progress
-        from kedge.model import Model
+        from kedge import api
+        from kedge.models.model import Model
+        from kedge.utils import progress
 
         _check_keep(self.keep)
         model = Model.load(self.model)
@@ -148,7 +162,7 @@ class Update:
 
 def _check_keep(method: str | None) -> None:
     """A mistake shall not be told after hours of training."""
-    from kedge.methods import method_names, parse_method
+    from kedge.methods.registry import method_names, parse_method
 
     if method is None or parse_method(method).remembers:
         return
@@ -161,11 +175,11 @@ def _check_keep(method: str | None) -> None:
 
 def _claim(out: Path) -> Path:
     """Where the state of the training is kept until the model is there."""
-    from kedge.durable import neighbour
-    from kedge.state import led_to
+    from kedge.training.checkpoint import is_checkpoint_of
+    from kedge.utils.atomic_io import neighbour
 
     checkpoint = neighbour(out, f"{out.name}.training")
-    if led_to(out, checkpoint):
+    if is_checkpoint_of(out, checkpoint):
         checkpoint.unlink(missing_ok=True)  # of a command that was killed just before it did this
     for path in (out, _memory_of(out)):
         # A memory beside the state of a stopped command is that command's own.
@@ -178,8 +192,8 @@ def _claim(out: Path) -> Path:
 
 def _kept(file: Path, model: Model) -> tuple[str, dict[str, Tensor]]:
     """What was kept when the model was made, and the name of the method that needs it."""
-    from kedge import progress
-    from kedge.durable import load_tensors
+    from kedge.utils import progress
+    from kedge.utils.atomic_io import load_tensors
 
     path = _memory_of(file)
     if not path.exists():
@@ -193,14 +207,14 @@ def _kept(file: Path, model: Model) -> tuple[str, dict[str, Tensor]]:
 
 
 def _name(method: str) -> str:
-    from kedge.methods import parse_method
+    from kedge.methods.registry import parse_method
 
     return parse_method(method).label.partition(" ")[0]
 
 
 def _check_memory(method: str, memory: dict[str, Tensor], model: Model) -> None:
     """Now, and not after hours of training, when more is to be kept with it."""
-    from kedge.methods import parse_method
+    from kedge.methods.registry import parse_method
 
     alignment = parse_method(method).alignment
     if alignment is not None:
@@ -210,10 +224,11 @@ def _check_memory(method: str, memory: dict[str, Tensor], model: Model) -> None:
 def _keep(
     model: Model, data: str, method: str, before: dict[str, Tensor] | None, seed: int, out: Path
 ) -> None:
-    from kedge import api, progress
-    from kedge.durable import save_tensors
-    from kedge.images.words import sized
-    from kedge.methods import parse_method
+    from kedge import api
+    from kedge.methods.registry import parse_method
+    from kedge.utils import progress
+    from kedge.utils.atomic_io import save_tensors
+    from kedge.utils.text import sized
 
     kept = api.remember(model, data, method=method, before=before, seed=seed)
     if kept:
@@ -228,7 +243,7 @@ def _memory_of(model: Path) -> Path:
 
 
 def _alone(out: Path) -> AbstractContextManager[None]:
-    from kedge.durable import only_one_process
+    from kedge.utils.atomic_io import only_one_process
 
     return only_one_process(out.parent, f".{out.name}.lock", file=out)
 

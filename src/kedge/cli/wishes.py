@@ -1,4 +1,4 @@
-"""Options that suit the images unless they are given: see `kedge.choices`."""
+"""Options that suit the images unless they are given: see `kedge.episodes.defaults`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from kedge.choices import BackboneWish, EpisodeWish, ScheduleWish
+from kedge.episodes.defaults import (
+    BackboneWish,
+    EpisodeWish,
+    ScheduleWish,
+)
 
 CHOSEN = "(default: chosen to suit the images)"
 Wished = Annotated[int | None, arg(metavar="N", help_behavior_hint=CHOSEN)]

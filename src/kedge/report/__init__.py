@@ -14,10 +14,8 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kedge import paper as printed
-from kedge.durable import write_atomically
-from kedge.progress import task
-from kedge.records import Collection, Record
+from kedge.experiments import paper as printed
+from kedge.experiments.records import Record, RecordSet
 from kedge.report.beside import beside_table
 from kedge.report.figures import Drawing, all_drawings
 from kedge.report.layout import Table
@@ -29,11 +27,20 @@ from kedge.report.page import (
     render_page,
     title_of,
 )
-from kedge.report.renderings import LATEX_HEADER, markdown, slug, to_latex, to_markdown, to_rich
+from kedge.report.renderings import (
+    LATEX_HEADER,
+    markdown,
+    slug,
+    to_latex,
+    to_markdown,
+    to_rich,
+)
 from kedge.report.shapes import trained_shapes_table
 from kedge.report.style import encode
 from kedge.report.tables import all_tables, parts_table
 from kedge.report.verdict import joint_verdict, verdict
+from kedge.utils.atomic_io import write_atomically
+from kedge.utils.progress import task
 
 __all__ = [
     "collection_terminal",
@@ -57,7 +64,7 @@ def terminal_table(record: Record, paper: str | None = None) -> RenderableType:
     return Group(*(to_rich(table) for table in tables if len(table.columns) <= IN_A_TERMINAL))
 
 
-def collection_terminal(collection: Collection) -> RenderableType:
+def collection_terminal(collection: RecordSet) -> RenderableType:
     """Ours beside the paper's, and the main table of each part."""
     if list(collection.parts) == [""]:
         return terminal_table(collection.parts[""], collection.paper)
@@ -76,7 +83,7 @@ def write_report(
     return _write_record(record, _draw(record), Path(folder), paper, title)
 
 
-def write_collection(collection: Collection, folder: str | Path) -> Path:
+def write_collection(collection: RecordSet, folder: str | Path) -> Path:
     """The report of every part in its own folder, and a joint page in this one: its path.
 
     A recipe without parts has one report, and that is it.
@@ -101,7 +108,7 @@ def write_collection(collection: Collection, folder: str | Path) -> Path:
     svgs = {part: _svgs(some) for part, some in shown.items()}
     files["report.html"] = render_collection(collection, joint, svgs).encode()
     for part, record in collection.parts.items():
-        _write_record(record, drawn[part], folder / Collection.folder_of(part))
+        _write_record(record, drawn[part], folder / RecordSet.folder_of(part))
     _write(files, folder)
     return folder / "report.html"
 
@@ -164,20 +171,20 @@ def _tables(record: Record, paper: str | None) -> tuple[Table, ...]:
     tables = all_tables(record)
     if paper is None:
         return tables
-    alone = Collection(record.name, record.name, paper, {"": record})
+    alone = RecordSet(record.name, record.name, paper, {"": record})
     first = [table for table in tables if table.key in ("accuracy", "differences")]
     rest = [table for table in tables if table not in first]
     return (*first, beside_table(alone, printed.table(paper)), *rest)
 
 
-def _joint_tables(collection: Collection) -> list[Table]:
+def _joint_tables(collection: RecordSet) -> list[Table]:
     beside = collection.paper and beside_table(collection, printed.table(collection.paper))
     shapes = trained_shapes_table(collection.parts)
     parts = None if beside or shapes else parts_table(collection.parts)
     return [table for table in (beside, shapes, parts) if table]
 
 
-def _part_tables(collection: Collection) -> list[Table]:
+def _part_tables(collection: RecordSet) -> list[Table]:
     return [part_table(part, record) for part, record in collection.parts.items()]
 
 

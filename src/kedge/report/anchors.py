@@ -8,11 +8,23 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kedge.records import Record, Run
+from kedge.experiments.records import Record, Run
 from kedge.report import reading
-from kedge.report.labels import NEAR, Point, place_names
+from kedge.report.labels import (
+    NEAR,
+    Point,
+    place_names,
+)
 from kedge.report.notation import number
-from kedge.report.style import INK, QUIET, WIDTH, house_style, looks, panel_title, shown
+from kedge.report.style import (
+    INK,
+    QUIET,
+    WIDTH,
+    house_style,
+    looks,
+    panel_title,
+    shown,
+)
 
 Way = tuple[tuple[float, float], ...]  # where the anchor was stored, then the class, round by round
 IN_A_ROW = 3  # panels

@@ -11,16 +11,35 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kedge import metrics, paper
-from kedge.evaluation import Score
-from kedge.paper import PaperTable
-from kedge.records import Collection, PoolInfo, Record
+from kedge.evaluation.results import Score
+from kedge.experiments import metrics, paper
+from kedge.experiments.paper import PaperTable
+from kedge.experiments.records import (
+    PoolInfo,
+    Record,
+    RecordSet,
+)
 from kedge.report import captions, reading
 from kedge.report.cells import score_cell
-from kedge.report.layout import Cell, Column, Row, Section, Table
-from kedge.report.notation import NONE, counted, listing, number
+from kedge.report.layout import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+)
+from kedge.report.notation import (
+    NONE,
+    counted,
+    listing,
+    number,
+)
 from kedge.report.reading import Difference
-from kedge.report.shapes import base_method, base_round, span
+from kedge.report.shapes import (
+    base_method,
+    base_round,
+    span,
+)
 
 ROUNDS = {"round I": 1, "round II": 2}  # groups of columns that are rounds of one part
 RANGE = "range"  # the row of the sweeps that is computed from those above it
@@ -69,7 +88,7 @@ SAME = {"resnet12 of width 64": "ResNet-12", "conv4 of width 64": "Conv-4"}  # i
 Places = dict[tuple[paper.Row, paper.Column], Place]
 
 
-def beside_table(collection: Collection, table: PaperTable) -> Table:
+def beside_table(collection: RecordSet, table: PaperTable) -> Table:
     """Each row twice: ours, and below it what the paper prints."""
     places, instead = find(collection, table), _stand_ins(collection, table)
     signs = (sign * n for n in itertools.count(1) for sign in paper.MARKS)
@@ -101,7 +120,7 @@ def beside_table(collection: Collection, table: PaperTable) -> Table:
     )
 
 
-def find(collection: Collection, table: PaperTable) -> Places:
+def find(collection: RecordSet, table: PaperTable) -> Places:
     """The counterpart of every cell that has one, in episodes of the very same shape."""
     places: Places = {}
     for row, column, _ in table.walk():
@@ -119,7 +138,7 @@ def find(collection: Collection, table: PaperTable) -> Places:
 
 
 def _record(
-    collection: Collection, table: PaperTable, row: paper.Row, column: paper.Column
+    collection: RecordSet, table: PaperTable, row: paper.Row, column: paper.Column
 ) -> Record | None:
     """Of the part that is named after the row, or after data set and group of columns."""
     if column.by_ways:
@@ -129,7 +148,7 @@ def _record(
     return next((collection.parts[name] for name in names if name in collection.parts), None)
 
 
-def _stand_ins(collection: Collection, table: PaperTable) -> dict[str | None, str]:
+def _stand_ins(collection: RecordSet, table: PaperTable) -> dict[str | None, str]:
     """Data sets that stand for the paper's, in its order: parts named "drawings 1-shot", …"""
     groups = {column.group for column in table.columns}
     ends = [(part, group) for part in collection.parts for group in groups]
@@ -180,7 +199,7 @@ def _doubtful(cell: paper.Cell) -> bool:
     return any(known[fault].kind in ("value", "columns") for fault in cell.faults)
 
 
-def order_sentence(collection: Collection, table: PaperTable) -> str:
+def order_sentence(collection: RecordSet, table: PaperTable) -> str:
     """The result of the comparison in plain words."""
     places = find(collection, table)
     same, clear = agreement(places, table, table.columns)
@@ -239,7 +258,7 @@ def _column(places: Places, table: PaperTable, column: paper.Column) -> Column:
     return Column(kind, column.group, note)
 
 
-def _caption(collection: Collection, table: PaperTable, places: Places) -> str:
+def _caption(collection: RecordSet, table: PaperTable, places: Places) -> str:
     sweep = table.rows[-1].label == RANGE
     records = list({id(p.record): p.record for p in places.values()}.values())
     parts = [

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from kedge.config import EpisodeShape, from_dict
-from kedge.records import Record
+from kedge.experiments.records import Record
 from kedge.report import reading
-from kedge.report.notation import counted, listing, number
+from kedge.report.notation import (
+    counted,
+    listing,
+    number,
+)
 
 MATRIX = (
     "Accuracy in per cent ± 95% interval. A row is the model after a round, a column the classes "

@@ -7,11 +7,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kedge.config import written
-from kedge.evaluation import Score
-from kedge.records import PoolInfo, Record
+from kedge.evaluation.results import Score
+from kedge.experiments.records import PoolInfo, Record
 from kedge.report import reading
-from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Row
-from kedge.report.notation import NONE, counted, margin, number, signed
+from kedge.report.layout import (
+    AHEAD,
+    BEHIND,
+    Cell,
+    Column,
+    Row,
+)
+from kedge.report.notation import (
+    NONE,
+    counted,
+    margin,
+    number,
+    signed,
+)
 
 
 def score_cell(

@@ -12,9 +12,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kedge.evaluation import Score
-from kedge.records import Record
-from kedge.report import reading, shapes, sweeps
+from kedge.evaluation.results import Score
+from kedge.experiments.records import Record
+from kedge.report import (
+    reading,
+    shapes,
+    sweeps,
+)
 from kedge.report.beside import Place
 from kedge.report.evidence import (
     AVERAGE,
@@ -33,7 +37,11 @@ from kedge.report.evidence import (
     tables,
 )
 from kedge.report.notation import number
-from kedge.report.reading import BASE, OURS, PARAGON
+from kedge.report.reading import (
+    BASE,
+    OURS,
+    PARAGON,
+)
 
 TOLERANCE = 1.0  # points; less than two trainings of one seed may end apart (LOG.md)
 LATER = (

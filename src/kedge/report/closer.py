@@ -8,12 +8,22 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from kedge import metrics
-from kedge.metrics import Matrix
-from kedge.records import Record
+from kedge.experiments import metrics
+from kedge.experiments.metrics import Matrix
+from kedge.experiments.records import Record
 from kedge.report import reading
-from kedge.report.cells import difference_cell, measure_cell, pool_columns
-from kedge.report.layout import Cell, Column, Row, Section, Table
+from kedge.report.cells import (
+    difference_cell,
+    measure_cell,
+    pool_columns,
+)
+from kedge.report.layout import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+)
 from kedge.report.notation import NONE, number
 
 MANY = 3  # updates from which on age means anything

@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kedge import metrics
 from kedge.config import written
-from kedge.evaluation import Score
-from kedge.records import Collection, Record
+from kedge.evaluation.results import Score
+from kedge.experiments import metrics
+from kedge.experiments.records import Record, RecordSet
 from kedge.report import captions, reading
 from kedge.report.beside import Place
-from kedge.report.notation import listing, number, signed
+from kedge.report.notation import (
+    listing,
+    number,
+    signed,
+)
 from kedge.report.reading import BASE
 
 FAMILIES = {"tiny": "Tiny-ImageNet", "drawings": "the drawings"}  # what names begin with
@@ -41,7 +45,7 @@ LABELS = {  # how names go on: how the record is called; in reading order
 AVERAGE = "average"  # over old, new and unseen classes, each counting the same
 ONE_SEED = 1.0  # points, by which a difference has to be clearer where seeds are too few
 FIRST = f"{reading.ROUND_POOL}0"  # of what the base has learned, where rounds are several
-Found = Mapping[str, Collection]  # of one family, by how the names go on
+Found = Mapping[str, RecordSet]  # of one family, by how the names go on
 Wanted = tuple[str, str, str]  # a method, minus a method, on which classes
 
 
@@ -211,7 +215,7 @@ def suffix_of(name: str) -> str:
     return name.removeprefix(family_of(name) or "").removeprefix("-")
 
 
-def of_family(family: str, collections: Iterable[Collection]) -> dict[str, Collection]:
+def of_family(family: str, collections: Iterable[RecordSet]) -> dict[str, RecordSet]:
     own = [one for one in collections if family_of(one.name) == family]
     return {suffix_of(one.name): one for one in own}
 

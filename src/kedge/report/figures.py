@@ -12,12 +12,26 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from kedge.records import Record
-from kedge.report import anchors, reading, rounds, sweeps
+from kedge.evaluation.results import Epoch
+from kedge.experiments.records import Record
+from kedge.report import (
+    anchors,
+    reading,
+    rounds,
+    sweeps,
+)
 from kedge.report.labels import Point, place_names
 from kedge.report.notation import shortened
-from kedge.report.style import LONGEST, QUIET, WIDTH, Look, head, house_style, looks, shown
-from kedge.state import Epoch
+from kedge.report.style import (
+    LONGEST,
+    QUIET,
+    WIDTH,
+    Look,
+    head,
+    house_style,
+    looks,
+    shown,
+)
 
 TEXTS = {  # key, which also names the files: title, caption; {…} comes from the record
     "accuracy": (

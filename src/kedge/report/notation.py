@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kedge.evaluation import Score
-from kedge.images.words import sized
-from kedge.records import PoolInfo
+from kedge.evaluation.results import Score
+from kedge.experiments.records import PoolInfo
+from kedge.utils.text import sized
 
 NONE = "–"  # a question to which the record has no answer
 

@@ -10,9 +10,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from kedge.metrics import ENOUGH_SEEDS
-from kedge.report.evidence import ONE_SEED, Comparison, Finding, Outcome
-from kedge.report.style import INK, QUIET, RULE, WIDTH, head, house_style
+from kedge.experiments.metrics import ENOUGH_SEEDS
+from kedge.report.evidence import (
+    ONE_SEED,
+    Comparison,
+    Finding,
+    Outcome,
+)
+from kedge.report.style import (
+    INK,
+    QUIET,
+    RULE,
+    WIDTH,
+    head,
+    house_style,
+)
 
 COLOURS = {Outcome.HELD: "#0072b2", Outcome.OPEN: QUIET, Outcome.FAILED: "#d55e00"}
 MARKERS = {Outcome.HELD: "o", Outcome.OPEN: "s", Outcome.FAILED: "D"}

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from kedge.records import Collection, Record
+from kedge.experiments.records import Record, RecordSet
 from kedge.report import captions, reading
 from kedge.report.figures import Drawing
 from kedge.report.layout import Table
@@ -19,7 +19,11 @@ from kedge.report.notation import counted
 from kedge.report.renderings import slug
 from kedge.report.style import looks
 from kedge.report.tables import accuracy_table
-from kedge.report.verdict import joint_verdict, legends, verdict
+from kedge.report.verdict import (
+    joint_verdict,
+    legends,
+    verdict,
+)
 
 HEADS = {"prototype": "prototypes", "ecm": "ECM", "ridge": "the ridge head"}
 PIXELS_PER_INCH = (58, 125)  # below, letters get too small to read; above, too large
@@ -50,7 +54,7 @@ def render_page(
 
 
 def render_collection(
-    collection: Collection,
+    collection: RecordSet,
     tables: Sequence[Table],
     drawings: Mapping[str, Sequence[tuple[Drawing, bytes]]],
 ) -> str:
@@ -74,7 +78,7 @@ def render_collection(
         parts=[
             {
                 "name": part,
-                "link": quote(f"{Collection.folder_of(part)}/report.html"),
+                "link": quote(f"{RecordSet.folder_of(part)}/report.html"),
                 "table": part_table(part, record),
                 "drawings": [_picture(drawing, svg, part) for drawing, svg in drawings[part]],
             }
@@ -83,7 +87,7 @@ def render_collection(
     )
 
 
-def heading(collection: Collection) -> str:
+def heading(collection: RecordSet) -> str:
     """A recipe's title is a sentence; above a page it needs no full stop. What has no title but
     its name gets that of its record."""
     if collection.title != collection.name:

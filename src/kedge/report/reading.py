@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kedge import metrics
 from kedge.config import EpisodeShape, from_dict
 from kedge.errors import KedgeError
-from kedge.evaluation import Score
-from kedge.metrics import ROUND_POOL as ROUND_POOL
-from kedge.metrics import score as score
-from kedge.records import PoolInfo, Record
+from kedge.evaluation.results import Score
+from kedge.experiments import metrics
+from kedge.experiments.metrics import ROUND_POOL as ROUND_POOL
+from kedge.experiments.metrics import score as score
+from kedge.experiments.records import PoolInfo, Record
 
 BASE = "NU"  # never updated: what doing nothing gives
 PARAGON = "PAR"  # trained on everything: what no incremental method may do

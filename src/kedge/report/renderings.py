@@ -13,7 +13,13 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from kedge.report.layout import AHEAD, BEHIND, Cell, Column, Table
+from kedge.report.layout import (
+    AHEAD,
+    BEHIND,
+    Cell,
+    Column,
+    Table,
+)
 
 # ── terminal ─────────────────────────────────────────────────────────────────────────────────
 

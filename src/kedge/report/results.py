@@ -14,19 +14,29 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from kedge.durable import write_atomically
 from kedge.errors import KedgeError
-from kedge.records import Collection, Record
+from kedge.experiments.records import Record, RecordSet
 from kedge.report import captions, reading
 from kedge.report.claims import CLAIMS, LATER
-from kedge.report.evidence import FAMILIES, Comparison, Finding, Outcome, of_family
+from kedge.report.evidence import (
+    FAMILIES,
+    Comparison,
+    Finding,
+    Outcome,
+    of_family,
+)
 from kedge.report.notation import counted, listing
-from kedge.report.overview import CAPTION, judged, overview_figure
+from kedge.report.overview import (
+    CAPTION,
+    judged,
+    overview_figure,
+)
 from kedge.report.page import heading
 from kedge.report.renderings import markdown, slug
 from kedge.report.sections import Entry, section
 from kedge.report.style import encode
 from kedge.report.verdict import legends
+from kedge.utils.atomic_io import write_atomically
 
 MARK = "<!-- Written by 'kedge report --results' from records: change those, not this page. -->"
 INTRODUCTION = (
@@ -218,7 +228,7 @@ def _standing(one: Comparison) -> str:
     return f"stands beside it: {one.outcome}" if one.aside else "stands beside it"
 
 
-def _methods(collections: Iterable[Collection]) -> str:
+def _methods(collections: Iterable[RecordSet]) -> str:
     """Each family of methods once, and below it each of its options, whatever its number."""
     labels = [m for one in collections for record in one.parts.values() for m in record.methods]
     families = dict.fromkeys(map(reading.family, labels))
@@ -245,5 +255,5 @@ def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _contents(collections: Iterable[Collection]) -> str:
+def _contents(collections: Iterable[RecordSet]) -> str:
     return "\n".join(f"- [{markdown(heading(one))}](#{slug(one.name)})" for one in collections)

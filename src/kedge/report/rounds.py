@@ -13,10 +13,23 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from kedge.records import PoolInfo, Record
+from kedge.experiments.records import PoolInfo, Record
 from kedge.report import reading
-from kedge.report.notation import listing, number, shortened
-from kedge.report.style import LONGEST, WIDTH, Look, head, house_style, looks, panel_title, shown
+from kedge.report.notation import (
+    listing,
+    number,
+    shortened,
+)
+from kedge.report.style import (
+    LONGEST,
+    WIDTH,
+    Look,
+    head,
+    house_style,
+    looks,
+    panel_title,
+    shown,
+)
 
 IN_A_ROW = 3  # panels
 LEGIBLE = 10  # columns of a matrix; with more, its numbers are left to the table

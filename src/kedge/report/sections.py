@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from kedge import paper
-from kedge.records import INDEX, Collection, Record
+from kedge.experiments import paper
+from kedge.experiments.records import (
+    INDEX,
+    Record,
+    RecordSet,
+)
 from kedge.report import captions, reading
 from kedge.report.beside import order_sentence
 from kedge.report.closer import (
@@ -19,14 +23,27 @@ from kedge.report.closer import (
     standing_table,
     variants_table,
 )
-from kedge.report.evidence import FAMILIES, LABELS, family_of, suffix_of
+from kedge.report.evidence import (
+    FAMILIES,
+    LABELS,
+    family_of,
+    suffix_of,
+)
 from kedge.report.figures import named
 from kedge.report.layout import Table
 from kedge.report.notation import duration
 from kedge.report.page import heading, part_table
-from kedge.report.renderings import markdown, markdown_grid, slug
+from kedge.report.renderings import (
+    markdown,
+    markdown_grid,
+    slug,
+)
 from kedge.report.shapes import trained_shapes_table
-from kedge.report.tables import accuracy_table, differences_table, metrics_table
+from kedge.report.tables import (
+    accuracy_table,
+    differences_table,
+    metrics_table,
+)
 from kedge.report.verdict import verdict
 
 
@@ -35,16 +52,16 @@ class Entry:
     """A collection, and where it lies."""
 
     folder: Path
-    collection: Collection
+    collection: RecordSet
 
     @classmethod
     def load(cls, path: Path) -> Entry:
         """A folder that 'kedge bench' wrote, or a record by itself, which has the folder's name."""
         if (path / INDEX).exists():
-            return cls(path, Collection.load(path))
+            return cls(path, RecordSet.load(path))
         file = path / "record.json" if path.is_dir() else path
         name = file.resolve().parent.name if file.name == "record.json" else file.stem
-        return cls(file.parent, Collection(name, name, None, {"": Record.load(file)}))
+        return cls(file.parent, RecordSet(name, name, None, {"": Record.load(file)}))
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -135,7 +152,7 @@ def _links(entry: Entry, page: Path) -> list[str]:
     """Files beside the record that say more, and the record itself."""
     files = {"all tables": entry.folder / "table.md"}
     for part in entry.collection.parts:
-        inner = entry.folder / Collection.folder_of(part)
+        inner = entry.folder / RecordSet.folder_of(part)
         files[markdown(f"record of {part}" if part else "record")] = inner / "record.json"
     return [f"[{name}]({_link(file, page)})" for name, file in files.items() if file.exists()]
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kedge.evaluation import Score
-from kedge.records import Record
+from kedge.evaluation.results import Score
+from kedge.experiments.records import Record
 from kedge.report import captions, reading
-from kedge.report.cells import score_cell, score_row, shape_columns
-from kedge.report.layout import Cell, Row, Section, Table
+from kedge.report.cells import (
+    score_cell,
+    score_row,
+    shape_columns,
+)
+from kedge.report.layout import (
+    Cell,
+    Row,
+    Section,
+    Table,
+)
 from kedge.report.notation import number, place
 
 

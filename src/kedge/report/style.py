@@ -21,11 +21,15 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 
-from kedge.alignment import ALIGNMENTS
 from kedge.errors import KedgeError
-from kedge.options import Named, fields_of, parse_named
+from kedge.methods.registry import ALIGNMENTS
 from kedge.report.notation import shortened
 from kedge.report.reading import BASE, family
+from kedge.utils.spec import (
+    Spec,
+    fields_of,
+    parse_spec,
+)
 
 WIDTH = 6.2  # inches: narrow enough for its letters to be read on a phone
 LONGEST = 32  # letters of a label in a figure; what is longer ends in "…"
@@ -112,18 +116,18 @@ def default_of(name: str, option: str) -> float | None:
     return None if isinstance(found, bool) or not isinstance(found, int | float) else float(found)
 
 
-def _parsed(label: str) -> Named | None:
+def _parsed(label: str) -> Spec | None:
     """Labels are free text; one that names no options is in no sweep."""
     try:
-        return parse_named(label, "Method")
+        return parse_spec(label, "Method")
     except KedgeError:
         return None
 
 
-def _without(named: Named, option: str) -> str:
+def _without(named: Spec, option: str) -> str:
     """The label without an option, and the others in one order however they were written."""
     rest = {k: v for k, v in sorted(named.options.items()) if k != option}
-    return Named(named.name, rest).label
+    return Spec(named.name, rest).label
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:

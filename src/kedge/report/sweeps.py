@@ -10,10 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kedge.evaluation import Score
-from kedge.records import PoolInfo, Record
+from kedge.evaluation.results import Score
+from kedge.experiments.records import PoolInfo, Record
 from kedge.report import reading
-from kedge.report.labels import Level, Point, name_levels, place_names
+from kedge.report.labels import (
+    Level,
+    Point,
+    name_levels,
+    place_names,
+)
 from kedge.report.notation import listing, shortened
 from kedge.report.style import (
     LONGEST,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from kedge import metrics
-from kedge.records import Record, Run
+from kedge.experiments import metrics
+from kedge.experiments.records import Record, Run
 from kedge.report import captions, reading
 from kedge.report.cells import (
     class_count,
@@ -16,8 +16,20 @@ from kedge.report.cells import (
     score_cell,
     score_row,
 )
-from kedge.report.layout import Cell, Column, Row, Section, Table
-from kedge.report.notation import NONE, duration, number, place, size
+from kedge.report.layout import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+)
+from kedge.report.notation import (
+    NONE,
+    duration,
+    number,
+    place,
+    size,
+)
 from kedge.report.shapes import shapes_table
 
 COST = (Column("training time"), Column("peak memory"), Column("kept per old class"))

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kedge import paper
-from kedge.records import Collection, PoolInfo, Record
+from kedge.experiments import paper
+from kedge.experiments.records import (
+    PoolInfo,
+    Record,
+    RecordSet,
+)
 from kedge.report import reading
 from kedge.report.beside import order_sentence
-from kedge.report.notation import listing, number, place, signed
+from kedge.report.notation import (
+    listing,
+    number,
+    place,
+    signed,
+)
 from kedge.report.reading import Difference
 from kedge.report.shapes import spans, trained_scores
 from kedge.report.style import default_of
@@ -141,7 +150,7 @@ def verdict(record: Record) -> Verdict:
     return Verdict(headline, details)
 
 
-def joint_verdict(collection: Collection) -> Verdict:
+def joint_verdict(collection: RecordSet) -> Verdict:
     """Of all parts together: the paper's order, if it is to be repeated, and each part's result."""
     said = {part: verdict(record).headline for part, record in collection.parts.items()}
     details = tuple(f"{part}: {headline}" if part else headline for part, headline in said.items())

@@ -13,17 +13,30 @@ from typing import Any
 
 import torch
 
-from kedge import progress
-from kedge.config import BackboneConfig, EpisodeShape, require, to_dict
-from kedge.images.table import ImageTable
-from kedge.model import Model
-from kedge.speed import beside, limits, ours
+from kedge.config import (
+    BackboneConfig,
+    EpisodeShape,
+    require,
+    to_dict,
+)
+from kedge.data.table import ImageTable
+from kedge.models.model import Model
+from kedge.speed import (
+    beside,
+    limits,
+    ours,
+)
 from kedge.speed.beside import SETTINGS, PlainProcess
 from kedge.speed.growth import N_POINTS, Growth
-from kedge.speed.ours import LEAST, TEST_EPISODES, Training
+from kedge.speed.ours import (
+    LEAST,
+    TEST_EPISODES,
+    Training,
+)
 from kedge.speed.subject import Subject
-from kedge.step import default_device
-from kedge.surroundings import (
+from kedge.training.step import default_device
+from kedge.utils import progress
+from kedge.utils.env import (
     environment,
     forget_peak_memory,
     peak_memory_mb,

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from kedge.data.augment import padding
+from kedge.data.pools import Pool
 from kedge.errors import KedgeError
-from kedge.images.augment import padding
-from kedge.model import Model
-from kedge.pools import Pool
+from kedge.models.model import Model
 from kedge.speed.plain import Loop
 from kedge.speed.subject import Subject
 

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.model import Model
-from kedge.progress import Tick
+from kedge.models.model import Model
 from kedge.speed.ours import Training, evaluation_seconds
 from kedge.speed.subject import Subject, noise
+from kedge.utils.progress import Tick
 
 TURNS = 3
 CLASSES, WAYS, TIMES, SIDES = (32, 128, 512), (5, 10, 20), (1, 4, 16), (1.0, 1.5, 2.0)

@@ -9,15 +9,19 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.config import EpisodeShape, Schedule, TrainConfig
-from kedge.evaluation import Trial, evaluate
-from kedge.methods import parse_method
-from kedge.model import Model, trainable_copy
-from kedge.pools import Pool
-from kedge.practice import Practice
-from kedge.progress import silent
+from kedge.config import (
+    EpisodeShape,
+    Schedule,
+    TrainConfig,
+)
+from kedge.data.pools import Pool
+from kedge.evaluation.accuracy import EvalSpec, evaluate
+from kedge.methods.registry import parse_method
+from kedge.models.model import Model, trainable_copy
 from kedge.speed.limits import synchronize
-from kedge.step import TrainStep
+from kedge.training.loop import EpochRunner
+from kedge.training.step import TrainStep
+from kedge.utils.progress import silent
 
 LEAST, MOST = 4, 800  # episodes in an epoch; the paper's has 800
 TEST_EPISODES = 2000
@@ -54,11 +58,11 @@ class Training:
         if self.step.pace.captured:
             self._epoch(self.practice)  # is recorded anew
 
-    def _practice(self, n_episodes: int) -> Practice:
+    def _practice(self, n_episodes: int) -> EpochRunner:
         config = TrainConfig(self.shape, Schedule(1, n_episodes, 1), 0)
-        return Practice(self.step, self.pool, self.anchors, config, 1)
+        return EpochRunner(self.step, self.pool, self.anchors, config, 1)
 
-    def _epoch(self, practice: Practice) -> float:
+    def _epoch(self, practice: EpochRunner) -> float:
         began = time.perf_counter()
         practice.epoch(self._next, silent)
         synchronize(self.device)
@@ -85,6 +89,6 @@ def evaluation_seconds(model: Model, pool: Pool, shape: EpisodeShape) -> float:
     """Of 2000 episodes, from pixels to accuracies."""
     synchronize(model.device)
     began = time.perf_counter()
-    evaluate(model, [Trial("test", pool, shape)], TEST_EPISODES, 0)
+    evaluate(model, [EvalSpec("test", pool, shape)], TEST_EPISODES, 0)
     synchronize(model.device)
     return time.perf_counter() - began

@@ -28,8 +28,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from kedge.backbones import build_backbone
 from kedge.config import BackboneConfig, from_dict
+from kedge.models.backbones import build_backbone
 
 
 @dataclass(frozen=True)

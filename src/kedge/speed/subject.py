@@ -8,11 +8,20 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, require
-from kedge.episodes import check_pool
-from kedge.images.table import ImageTable
-from kedge.model import Model, ModelConfig, new_model
-from kedge.pools import Pool, whole
+from kedge.config import (
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    require,
+)
+from kedge.data.pools import Pool, whole
+from kedge.data.table import ImageTable
+from kedge.episodes.sampler import check_pool
+from kedge.models.model import (
+    Model,
+    ModelConfig,
+    new_model,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,67 @@
+"""The drawings that travel with kedge, so that every example runs without a download.
+
+345 classes of 100 drawings from the Quick, Draw! Dataset (see ATTRIBUTION.md); the packed file is
+rebuilt by tools/pack_drawings.py.
+"""
+
+import functools
+import hashlib
+import json
+import lzma
+from importlib import resources
+from typing import Any
+
+import torch
+
+from kedge.data.table import ImageTable
+from kedge.errors import KedgeError
+
+PER_CLASS, SIDE = 100, 28
+
+
+@functools.cache
+def _facts() -> dict[str, Any]:
+    text = resources.files("kedge.data").joinpath("drawings.json").read_text(encoding="utf-8")
+    facts: dict[str, Any] = json.loads(text)
+    return facts
+
+
+def domains() -> dict[str, tuple[str, ...]]:
+    """The classes in two parts, natural and man-made things; drawings.json states the rule."""
+    natural = frozenset(_facts()["natural"])
+    classes = _facts()["classes"]
+    return {
+        "natural": tuple(name for name in classes if name in natural),
+        "manmade": tuple(name for name in classes if name not in natural),
+    }
+
+
+def unpack(packed: bytes) -> torch.Tensor:
+    """The packed file to N x 1 x 28 x 28 grey values, ink 255 on 0."""
+    pairs = torch.frombuffer(bytearray(lzma.decompress(packed)), dtype=torch.uint8)
+    pairs = pairs.view(-1, SIDE // 2, SIDE)  # a byte is a pixel of an even row and the one below it
+    levels = torch.stack([pairs >> 4, pairs & 15], dim=2)  # N x 14 x 2 x 28, each 0..15
+    return levels.reshape(-1, 1, SIDE, SIDE) * 17
+
+
+@functools.cache
+def load_drawings() -> ImageTable:
+    """All 34500 drawings, 100 of each class in the order of their source.
+
+    The table is shared between callers, since it is read once: treat it as read-only.
+    """
+    facts = _facts()
+    file = resources.files("kedge.data").joinpath("drawings.xz")
+    packed = file.read_bytes() if file.is_file() else b""
+    if hashlib.sha256(packed).hexdigest() != facts["sha256"]:
+        raise KedgeError(
+            f"{file} is missing or damaged, its sha256 should be {facts['sha256']}: "
+            "install kedge again."
+        )
+    classes = tuple(facts["classes"])
+    return ImageTable(
+        images=unpack(packed),
+        labels=torch.arange(len(classes)).repeat_interleave(PER_CLASS),
+        classes=classes,
+        source=facts["source"],
+    )

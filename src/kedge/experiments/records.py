@@ -1,0 +1,274 @@
+"""What a run leaves behind: every number with its interval, and all that is needed to trust it.
+
+A record is one JSON file. It holds the configuration, the classes of every split, the versions
+and the machine, and for each (seed, method, round) the scores, the training curve and the cost.
+Reports are rendered from records and from nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kedge.config import (
+    BackboneConfig,
+    EpisodeShape,
+    HeadConfig,
+    Schedule,
+    from_dict,
+    parse_json,
+    require,
+)
+from kedge.errors import KedgeError
+from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.utils.atomic_io import write_atomically
+
+FORMAT = 1
+INDEX = "recipe.json"  # of a collection
+SETTINGS: dict[str, tuple[type, set[str]]] = {  # of a record's config, and what reports need of it
+    "episode": (EpisodeShape, {"n_way", "n_shot", "n_query"}),
+    "schedule": (Schedule, {"epochs", "episodes"}),
+    "backbone": (BackboneConfig, {"backbone"}),
+    "head": (HeadConfig, {"head"}),
+}
+
+
+@dataclass(frozen=True)
+class PoolInfo:
+    """A column of the table: a set of classes that were tested together.
+
+    Where there are several shapes of test episodes, the names of all but the first hold the shape:
+    "unseen" is the pool in the first shape, "unseen at 20-way 1-shot" the same pool in another.
+    """
+
+    name: str  # "old", "new", "unseen", "unseen_both", … or "round_0", "round_1", …
+    label: str  # for people: "unseen, old domain"
+    n_classes: int
+    shape: EpisodeShape | None = None  # of the test episodes; None in records of early versions
+
+    @property
+    def pool(self) -> str:
+        """The name without the shape."""
+        return self.name.partition(" at ")[0]
+
+    @property
+    def first_shape(self) -> bool:
+        return self.pool == self.name
+
+
+MEASURES = {  # what may stand in Run.measures
+    "anchor_drift": "mean ‖anchor − what it would be now‖ over the classes of earlier rounds",
+    "anchor_spread": "mean distance between two of the anchors that there would be now",
+    "anchor_plane": "share of the base anchors' variance that the plane of AnchorMove shows",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method after one round, under one seed."""
+
+    seed: int
+    method: str  # the label under which it was asked for: "IDA", "IDA anchors=all", …
+    round: int  # 0 is the base round
+    pools: tuple[PoolInfo, ...]  # what "old" and "new" mean depends on the round
+    scores: dict[str, Score]  # by pool name; per cent
+    history: tuple[Epoch, ...]  # empty for NU, which does not train
+    seconds: float
+    peak_memory_mb: float
+    kept_bytes_per_class: float  # what the method keeps of each class that is behind it
+    environment: dict[str, str]  # commit, versions and machine that made it
+    measures: dict[str, float] = field(default_factory=dict)  # see MEASURES
+    anchors: tuple[AnchorMove, ...] = ()  # some classes of earlier rounds
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Method `a` minus method `b` on the very same episodes, with its own interval."""
+
+    seed: int
+    round: int
+    pool: str
+    a: str
+    b: str
+    difference: Score  # percentage points
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that an experiment leaves behind: how it was set up, and what each run of it gave."""
+
+    name: str  # of the protocol, such as "drawings"
+    sentence: str  # what the protocol is, and where it differs from the paper
+    config: dict[str, Any]
+    splits: dict[str, dict[str, Any]]  # seed → which classes play which role
+    runs: tuple[Run, ...]
+    pairs: tuple[PairedDifference, ...]
+    images: str = ""  # their fingerprint; earlier records have none
+    format: int = field(default=FORMAT)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all runs; where they differ, all that was used, and of the dates first and last."""
+        kinds = [run.environment for run in self.runs]
+        found: dict[str, list[str]] = {}
+        for key, value in (item for kind in kinds for item in kind.items()):
+            found.setdefault(key, []).append(value)
+        if dates := found.get("date"):
+            found["date"] = [min(dates), max(dates)]
+        return {key: " / ".join(dict.fromkeys(values)) for key, values in found.items()}
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.round for run in self.runs}))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.seed for run in self.runs}))
+
+    def select(self, method: str, round: int) -> tuple[Run, ...]:
+        """The runs of a method after a round, one per seed."""
+        return tuple(r for r in self.runs if r.method == method and r.round == round)
+
+    def pools(self, round: int) -> tuple[PoolInfo, ...]:
+        return next(run.pools for run in self.runs if run.round == round)
+
+    def score(self, method: str, round: int, pool: str) -> Score:
+        """Mean over the seeds; the interval is over all their episodes together."""
+        return average(run.scores[pool] for run in self.select(method, round))
+
+    def difference(self, a: str, b: str, round: int, pool: str) -> Score:
+        """a − b in percentage points, paired by episode, over all seeds together."""
+        at = [p for p in self.pairs if (p.round, p.pool) == (round, pool)]
+        forth = [p.difference for p in at if (p.a, p.b) == (a, b)]
+        back = [p.difference for p in at if (p.a, p.b) == (b, a)]
+        return average(forth or [replace(d, mean=-d.mean) for d in back])
+
+    def save(self, path: str | Path) -> None:
+        parts = (f"{_json(key)}: {_lines(value)}" for key, value in asdict(self).items())
+        text = "{\n" + ",\n".join(parts) + "\n}\n"
+        write_atomically(Path(path), lambda part: part.write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        data = _content(Path(path), "record")
+        try:
+            record = from_dict(cls, data)
+            for name in SETTINGS.keys() & record.config.keys():
+                kind, needed = SETTINGS[name]
+                from_dict(kind, record.config[name])
+                lacking = needed - set(record.config[name])
+                require(not lacking, f"its {name} lacks {', '.join(sorted(lacking))}")
+            return record
+        except KedgeError as error:
+            reason = str(error).rstrip(".")
+            raise KedgeError(f"{path}: this kedge record is damaged ({reason}).") from None
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """The records of a recipe: one for each part, such as "1-shot" and "5-shot" of one table.
+
+    A recipe without parts has a single record, whose part is "". On disk a collection is a folder
+    of records with an index beside them, recipe.json.
+    """
+
+    name: str
+    title: str
+    paper: str | None  # id of the paper's table that it repeats
+    parts: dict[str, Record]
+
+    @staticmethod
+    def folder_of(part: str) -> str:
+        """Where the record of a part is, within the folder of the collection."""
+        return re.sub(r"[^\w.=+-]+", "-", part).strip("-.") or "."
+
+    @classmethod
+    def folders_of(cls, name: str, parts: Iterable[str]) -> dict[str, str]:
+        folders = {part: cls.folder_of(part) for part in parts}
+        if len(set(folders.values())) < len(folders):
+            raise KedgeError(f"The parts of '{name}' need names that give different folders.")
+        return folders
+
+    def save_index(self, folder: str | Path) -> None:
+        """Write recipe.json. Whoever makes the records saves them, each in `folder_of` its part."""
+        index = {
+            "format": FORMAT,
+            "name": self.name,
+            "title": self.title,
+            "paper": self.paper,
+            "parts": self.folders_of(self.name, self.parts),
+        }
+        text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
+        path = Path(folder) / INDEX
+        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RecordSet:
+        path = Path(folder) / INDEX
+        index = _content(path, "recipe")
+        name, title, paper = (index.get(key) for key in ("name", "title", "paper"))
+        folders = index.get("parts")
+        if not (
+            isinstance(name, str)
+            and isinstance(title, str)
+            and (paper is None or isinstance(paper, str))
+            and isinstance(folders, dict)
+            and folders
+            and all(cls.folder_of(part) == inner for part, inner in folders.items())
+        ):
+            raise KedgeError(
+                f"{path}: damaged; it must name the recipe and the folder of each part."
+            )
+        parts = {
+            part: Record.load(path.parent / sub / "record.json") for part, sub in folders.items()
+        }
+        return cls(name, title, paper, parts)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _lines(value: object) -> str:
+    """A line for each run and each pair: a long experiment has thousands."""
+    if not isinstance(value, list | tuple):
+        return _json(value)
+    return "[\n" + ",\n".join(map(_json, value)) + "\n]"
+
+
+def _content(path: Path, what: str) -> dict[str, Any]:
+    try:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise KedgeError(f"{path}: no {what} here; 'kedge bench' writes one.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise KedgeError(f"{path}: not a readable kedge {what} ({error}).") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise KedgeError(f"{path}: not a kedge {what} of format {FORMAT}.")
+    return data
+
+
+def load_run(path: Path) -> Run:
+    try:
+        return from_dict(Run, parse_json(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, KedgeError) as error:
+        raise KedgeError(f"{path}: damaged ({error}); delete it to do this run again.") from None
+
+
+def average(scores: Iterable[Score]) -> Score:
+    """Mean of independent scores, e.g. of several seeds, with the interval of that mean."""
+    parts = list(scores)
+    if not parts:
+        raise KedgeError("No run in this record answers that question.")
+    n = len(parts)
+    ci = math.sqrt(sum(part.ci**2 for part in parts)) / n
+    return Score(sum(part.mean for part in parts) / n, ci, sum(part.n for part in parts))

@@ -1,0 +1,149 @@
+"""A model as an ONNX graph, for programs that have no PyTorch.
+
+    pixels   uint8, n × channels × size × size   →   features        float32, n × d
+                                                 or   probabilities   float32, n × classes
+
+Scaling and normalisation are in the graph, the number of images is free. Size and channels, how
+pictures are brought to them, and the names of the classes stand in the metadata
+(docs/model-file.md).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import logging
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from kedge import __version__
+from kedge.data.augment import plain
+from kedge.errors import KedgeError
+from kedge.models.classifier import Classifier
+from kedge.models.model import Model
+from kedge.utils.atomic_io import write_atomically
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+OPSET = 18  # what PyTorch's exporter writes without a conversion
+NEEDED = ("onnx", "onnxscript")
+
+
+class _Graph(nn.Module):
+    """What `Model.embed` and `Classifier.probabilities` do with a batch."""
+
+    representatives: Tensor | None
+
+    def __init__(self, model: Model, representatives: Tensor | None) -> None:
+        super().__init__()
+        self.embedding, self.head = model.embedding, model.head
+        self.register_buffer("representatives", representatives)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.embedding(plain(pixels))
+        if self.representatives is None:
+            return features
+        return self.head.logits(features, self.representatives).softmax(-1)
+
+
+def check_installed() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise KedgeError(
+            f"ONNX files cannot be written without {' and '.join(missing)}, which kedge needs for "
+            "nothing else; install what is missing with: pip install 'kedge[export]'."
+        )
+
+
+def export_onnx(what: Model | Classifier, path: str | Path) -> None:
+    """Write a model's backbone, or a classifier with its classes, to an ONNX file."""
+    check_installed()
+    if isinstance(what, Model):
+        model, representatives, classes = what.to("cpu"), None, None
+    else:
+        model, representatives = what.model.to("cpu"), what.representatives.cpu()
+        classes = what.classes
+    graph = _Graph(model, representatives)
+    size, channels = model.config.image_size, model.config.n_channels
+    example = torch.zeros(2, channels, size, size, dtype=torch.uint8)
+    try:
+        with _quietly():
+            program = torch.onnx.export(
+                graph.eval(),
+                (example,),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=["pixels"],
+                output_names=["features" if classes is None else "probabilities"],
+                dynamic_shapes=({0: torch.export.Dim("n")},),
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = textwrap.shorten(str(error.__cause__ or error), 300)
+        raise KedgeError(
+            f"{path}: this backbone or head cannot be written as ONNX ({reason})."
+        ) from error
+    assert program is not None
+    proto = _without_notes(program.model_proto)
+    for key, value in metadata(model, classes).items():
+        proto.metadata_props.add(key=key, value=value)
+    write_atomically(Path(path), lambda part: part.write_bytes(proto.SerializeToString()))
+
+
+def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, str]:
+    """What whoever feeds the graph has to know, as text; lists are JSON."""
+    config = model.config
+    lineage = [
+        {
+            "round": entry.round,
+            "method": entry.method,
+            "classes": len(entry.classes),
+            "images": entry.images,
+            "val_accuracy": entry.val_accuracy,
+        }
+        for entry in model.lineage
+    ]
+    said = {
+        **({} if classes is None else {"classes": classes}),
+        "image_size": config.image_size,
+        "channels": config.n_channels,
+        "inverted": config.inverted,
+        "lineage": lineage,
+    }
+    return {
+        **{key: json.dumps(value, ensure_ascii=False) for key, value in said.items()},
+        "fit": config.fit,
+        "model": model.fingerprint,
+        "kedge": __version__,
+    }
+
+
+def _without_notes(proto: ModelProto) -> ModelProto:
+    """The exporter notes lines of source with each node, and where they lie on this machine."""
+    graph = proto.graph
+    lists = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
+    for part in (graph, *(part for parts in lists for part in parts)):
+        part.ClearField("metadata_props")
+    return proto
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what the exporter says to its own developers."""
+    disabled = logging.root.manager.disable
+    logging.disable()
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

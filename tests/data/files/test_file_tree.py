@@ -1,0 +1,561 @@
+"""Archives read in place: what they hold comes back bit for bit, and hostile ones do no harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import shutil
+import struct
+import subprocess
+import tarfile
+import time
+import tracemalloc
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kedge.data.decode import ImageSpec, decode
+from kedge.data.files import archives
+from kedge.data.files.file_tree import tree_of
+from kedge.data.readers.folder import FolderReader
+from kedge.errors import KedgeError
+
+KINDS = {".zip": "", ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.bz2": "bz2", ".tar.xz": "xz"}
+FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+Files = dict[str, bytes]
+
+
+def png(colour: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (8, 8), colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+GOOD: Files = {
+    "wrap/ant/1.png": png(10),
+    "wrap/ant/2.png": png(20),
+    "wrap/bat/1.png": png(30),
+    "wrap/notes.txt": b"text",
+}
+
+
+def pack(path: Path, files: Files, format: int = tarfile.PAX_FORMAT) -> Path:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+        return path
+    with tarfile.open(path, f"w:{KINDS[''.join(path.suffixes)]}", format=format) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def header(name: bytes, size: bytes, kind: bytes = b"0", rest: bytes = b"") -> bytes:
+    """One entry of a .tar, whatever it says."""
+    start = name.ljust(100, b"\0") + b"0000644\0" + b"0000000\0" * 2 + size.ljust(12, b"\0")
+    block = (start + b"0" * 11 + b"\0" + b" " * 8 + kind + rest).ljust(512, b"\0")
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
+END = bytes(1024)
+
+
+@contextmanager
+def harmless(seconds: float = 3, mebibytes: float = 48) -> Iterator[None]:
+    """Neither long nor large."""
+    tracemalloc.start()
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        took, peak = time.monotonic() - start, tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+    assert took < seconds
+    assert peak < mebibytes
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_written(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Archives are made in `tmp_path`; where the process is, nothing may appear."""
+    here = tmp_path_factory.mktemp("here") / "a" / "b"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    yield
+    assert sorted(here.parents[1].rglob("*")) == [here.parent, here]
+    leftovers = [p for p in tmp_path.rglob("*") if p.is_file() and "made" not in p.parts]
+    assert all(p.name.startswith("x.") for p in leftovers), leftovers
+
+
+def refused(path: Path, sentence: str, seconds: float = 3) -> None:
+    with harmless(seconds), pytest.raises(KedgeError, match=sentence) as caught:
+        tree_of(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+# ── what is fine ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_class_folders_are_read_in_place(tmp_path: Path, ending: str) -> None:
+    path = pack(tmp_path / f"x{ending}", GOOD)
+    tree = tree_of(path)
+    assert tree.names == tuple(GOOD)
+    assert {name: tree.read(name) for name in reversed(GOOD)} == GOOD
+    assert tree.text("wrap/notes.txt") == "text"
+    assert tree.remarks == ()
+    catalogue = FolderReader().read(tree)
+    assert catalogue.classes == ("ant", "bat")
+    assert catalogue.labels.tolist() == [0, 0, 1]
+    pixels = [decode(p, ImageSpec(8, 1)) for p in catalogue.pictures.fetch([0, 1, 2])]
+    assert [np.unique(p).tolist() for p in pixels] == [[10], [20], [30]]
+    with pytest.raises(KedgeError, match="unpack it first"):
+        tree.local("wrap/notes.txt")
+
+
+@pytest.mark.parametrize(("real", "called"), [(".tar.gz", ".tar"), (".tar", ".tgz")])
+def test_ending_need_not_be_right(tmp_path: Path, real: str, called: str) -> None:
+    pack(tmp_path / f"x{real}", GOOD).rename(tmp_path / f"x.y{called}")
+    assert tree_of(tmp_path / f"x.y{called}").names == tuple(GOOD)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a/b.png",
+        "./a/b.png",
+        f"{'deep/' * 30}b.png",
+        f"{'n' * 90}/{'m' * 90}/b.png",
+        "日本/ü.png",
+        "two\nlines/'\".png",
+        " space /b.png ",
+    ],
+)
+def test_names_in_every_format_of_tar(tmp_path: Path, format: int, name: str) -> None:
+    tree = tree_of(pack(tmp_path / "x.tar", {name: b"1", "last": b"2" * 513}, format))
+    assert tree.names == (name.removeprefix("./"), "last")
+    assert (tree.read(tree.names[0]), tree.read("last")) == (b"1", b"2" * 513)
+
+
+def test_very_long_name_in_tar(tmp_path: Path) -> None:
+    name = "/".join(["n" * 200] * 20)
+    for format in FORMATS[1:]:
+        assert tree_of(pack(tmp_path / "x.tar", {name: b"1"}, format)).read(name) == b"1"
+
+
+def test_size_in_bytes_and_signed_checksum(tmp_path: Path) -> None:
+    """As some packers write them."""
+    entry = header("ü/1.png".encode(), b"\x80" + (5).to_bytes(11, "big"))
+    total = sum(entry[:148]) + sum(entry[156:]) + 256 - 2 * 256  # two bytes are above 127
+    total -= 256 * (entry[124] > 127)
+    entry = entry[:148] + b"%06o\0 " % total + entry[156:]
+    (tmp_path / "x.tar").write_bytes(entry + b"12345".ljust(512, b"\0") + END)
+    assert tree_of(tmp_path / "x.tar").read("ü/1.png") == b"12345"
+
+
+def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
+    files = {f"a/{i}": bytes([i]) * 3000 for i in range(100)}
+    for ending in (".zip", ".tar", ".tar.gz"):
+        tree = tree_of(pack(tmp_path / f"x{ending}", files))
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(tree.read, files)) == list(files.values())
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_stamp_follows_the_archive(tmp_path: Path, ending: str) -> None:
+    path = pack(tmp_path / f"x{ending}", GOOD)
+    before = FolderReader().read(tree_of(path)).stamp
+    assert FolderReader().read(tree_of(path)).stamp == before
+    pack(path, {**GOOD, "wrap/bat/2.png": png(99)})
+    assert FolderReader().read(tree_of(path)).stamp != before
+
+
+def test_backslashes_of_windows(tmp_path: Path) -> None:
+    files = {name.replace("/", "\\"): content for name, content in GOOD.items()}
+    tree = tree_of(pack(tmp_path / "x.zip", files))
+    assert {name: tree.read(name) for name in tree.names} == GOOD
+
+
+def test_hidden_members_do_not_count(tmp_path: Path) -> None:
+    odd = (".hidden.png", "ant/.hidden.png", ".git/1.png", "__MACOSX/ant/._1.png", "@eaDir/1.png")
+    for ending in (".zip", ".tar"):
+        tree = tree_of(pack(tmp_path / f"x{ending}", {"ant/1.png": b"", **dict.fromkeys(odd, b"")}))
+        assert tree.names == ("ant/1.png",)
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────
+
+OUTSIDE = ("../x.png", "a/../../x.png", "/etc/x.png", "..\\x.png", "C:\\x.png", "\\\\host\\x.png")
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar", ".tar.gz"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_names_that_lead_out(tmp_path: Path, ending: str, name: str) -> None:
+    tree = tree_of(pack(tmp_path / f"x{ending}", {"ant/1.png": png(1), name: png(2)}))
+    assert tree.names == ("ant/1.png",)
+    assert len(tree.remarks) == 1
+    assert tree.remarks[0].startswith("1 member of the archive has a name that leads out of it")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"3", b"4"])
+def test_links_and_devices_in_tar(tmp_path: Path, kind: bytes) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, type_ in (("ant/link.png", kind), ("ant/1.png", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = type_, "/etc/passwd"
+            tar.addfile(info)
+        folder = tarfile.TarInfo("bat/")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+    tree = tree_of(tmp_path / "x.tar")
+    assert tree.names == ("ant/1.png",)
+    assert tree.remarks == (
+        "1 member of the archive is a link or no plain file and was left out: ant/link.png",
+    )
+
+
+def test_links_in_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        link = zipfile.ZipInfo("ant/link.png")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr("ant/1.png", png(1))
+    tree = tree_of(tmp_path / "x.zip")
+    assert tree.names == ("ant/1.png",)
+    assert tree.remarks == ("1 member of the archive is a link and was left out: ant/link.png",)
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_occur_twice(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    contents = (("ant/1.png", b"old"), ("ant/2.png", b"2"), ("ant//1.png", b"new"))
+    if ending == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in contents:
+                archive.writestr(name, content)
+    else:
+        with tarfile.open(path, "w") as tar:
+            for name, content in contents:
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    tree = tree_of(path)
+    assert tree.names == ("ant/2.png", "ant/1.png")
+    assert tree.read("ant/1.png") == b"new"
+    assert tree.remarks == (
+        "1 name occurs more than once in the archive and the last counts: ant/1.png",
+    )
+
+
+def test_name_in_tar_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(header(b"caf\xe9/1.png", b"0") + END)
+    refused(tmp_path / "x.tar", "not UTF-8; unpack it and rename")
+
+
+def test_remarks_and_errors_stay_on_their_line(tmp_path: Path) -> None:
+    tree = tree_of(pack(tmp_path / "x.tar", {"../a\n\x1b[31m": b"", "b": b""}))
+    assert all(remark.isprintable() for remark in tree.remarks)
+
+
+# ── what is damaged ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_truncated(tmp_path: Path, ending: str) -> None:
+    """At every length that has a reason to be special, and at others."""
+    whole = pack(tmp_path / f"x{ending}", GOOD).read_bytes()
+    chance = random.Random(0)
+    lengths = {0, 1, 5, 6, 100, 511, 512, 513, *range(1024, 5120, 512), *range(1, 40)}
+    lengths |= {len(whole) - i for i in (1, 2, 3, 4, 8, 9, 12, 21, 22, 23)}
+    lengths |= {chance.randrange(len(whole)) for _ in range(40)}
+    path = tmp_path / f"x.cut{ending}"
+    for length in sorted(n for n in lengths if 0 <= n < len(whole)):
+        path.write_bytes(whole[:length])
+        if ending == ".tar" and not whole[length:].strip(b"\0") and length >= 4608:
+            assert tree_of(path).names == tuple(GOOD)  # without zeros that say nothing new
+        else:
+            refused(path, "truncated or damaged, or not an archive")
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_damaged_anywhere(tmp_path: Path, ending: str) -> None:
+    """Whatever bytes are wrong: a sentence, or images that are unreadable; no other exception."""
+    whole = pack(tmp_path / f"x{ending}", GOOD).read_bytes()
+    chance = random.Random(1)
+    path = tmp_path / f"x.bad{ending}"
+    for _ in range(300):
+        spoilt = bytearray(whole)
+        for _ in range(chance.choice((1, 1, 4, 50))):
+            spoilt[chance.randrange(len(whole))] = chance.choice((0, 255, chance.randrange(256)))
+        path.write_bytes(spoilt)
+        with suppress(KedgeError):
+            tree = tree_of(path)
+            assert all(isinstance(tree.picture(name), bytes) for name in tree.names)
+
+
+@pytest.mark.parametrize("ending", KINDS)
+@pytest.mark.parametrize(
+    "content",
+    [b"<!DOCTYPE html><html>Not found</html>", b"version https://git-lfs.github.com/spec/v1\n"],
+)
+def test_something_else_of_that_name(tmp_path: Path, ending: str, content: bytes) -> None:
+    (tmp_path / f"x{ending}").write_bytes(content * 30)
+    refused(tmp_path / f"x{ending}", "not an archive")
+
+
+def test_entry_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
+    """Python's tarfile would end here without a word, with half of the images."""
+    whole = bytearray(pack(tmp_path / "x.tar", GOOD).read_bytes())
+    whole[2048] ^= 1  # in the name of the third of the four
+    (tmp_path / "x.tar").write_bytes(whole)
+    refused(tmp_path / "x.tar", "wrong checksum")
+
+
+def test_wrong_checksum_of_one_image(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in GOOD.items():
+            archive.writestr(name, content)
+    spoilt = bytearray(path.read_bytes())
+    spoilt[spoilt.index(GOOD["wrap/ant/2.png"]) + 45] ^= 1
+    path.write_bytes(spoilt)
+    catalogue = FolderReader().read(tree_of(path))
+    pictures = list(catalogue.pictures.fetch([0, 1, 2]))
+    assert pictures == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
+    with pytest.raises(KedgeError, match=r"wrap/ant/2\.png in it is damaged"):
+        tree_of(path).read("wrap/ant/2.png")
+
+
+def test_archive_that_vanishes_or_shrinks(tmp_path: Path) -> None:
+    for ending in (".zip", ".tar"):
+        path = pack(tmp_path / f"x{ending}", GOOD)
+        tree = tree_of(path)
+        with open(path, "r+b") as file:
+            file.truncate(600 if ending == ".tar" else 40)
+        assert tree.picture("wrap/bat/1.png") == b""
+
+
+def patched(path: Path, change: Callable[[bytearray, int, int], None]) -> Path:
+    """With another word at the offsets of one member, in its own header and in the table."""
+    content = bytearray(path.read_bytes())
+    change(content, content.rindex(b"PK\3\4"), content.rindex(b"PK\1\2"))
+    path.write_bytes(content)
+    return path
+
+
+def test_encrypted(tmp_path: Path) -> None:
+    def lock(content: bytearray, own: int, table: int) -> None:
+        content[own + 6] |= 1
+        content[table + 8] |= 1
+
+    refused(patched(pack(tmp_path / "x.zip", GOOD), lock), "encrypted; unpack it first")
+
+
+@pytest.mark.parametrize("method", [1, 9, 93, 95, 99, 65535])
+def test_unknown_method(tmp_path: Path, method: int) -> None:
+    def change(content: bytearray, own: int, table: int) -> None:
+        struct.pack_into("<H", content, own + 8, method)
+        struct.pack_into("<H", content, table + 10, method)
+
+    path = patched(pack(tmp_path / "x.zip", GOOD), change)
+    refused(path, f"packed by method {method}")
+
+
+# ── what is hostile ──────────────────────────────────────────────────────────────────────────
+
+
+def test_zip_that_claims_much(tmp_path: Path) -> None:
+    def claim(content: bytearray, own: int, table: int) -> None:
+        struct.pack_into("<I", content, own + 22, 0xFFFFFFF0)
+        struct.pack_into("<I", content, table + 24, 0xFFFFFFF0)
+
+    refused(patched(pack(tmp_path / "x.zip", GOOD), claim), "no archive of images")
+
+
+def test_real_bomb_in_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for i in range(3):
+            archive.writestr(f"ant/{i}.png", bytes(80 << 20))
+    refused(tmp_path / "x.zip", "no archive of images")
+
+
+@pytest.mark.parametrize("claimed", [10, 1000, 1 << 20])
+def test_bomb_that_claims_little(tmp_path: Path, claimed: int) -> None:
+    def lie(content: bytearray, own: int, table: int) -> None:
+        struct.pack_into("<I", content, own + 22, claimed)
+        struct.pack_into("<I", content, table + 24, claimed)
+
+    path = pack(tmp_path / "x.zip", {"ant/1.png": bytes(100 << 20)})
+    tree = tree_of(patched(path, lie))
+    with harmless():
+        assert tree.picture("ant/1.png") == b""
+
+
+def test_members_that_overlap(tmp_path: Path) -> None:
+    """One member that many entries of the table of contents share."""
+    path = pack(tmp_path / "x.zip", {"ant/00000.png": bytes(1 << 20)})
+    content = path.read_bytes()
+    table, end = content.index(b"PK\1\2"), content.index(b"PK\5\6")
+    entries = b"".join(content[table:end].replace(b"00000", b"%05d" % i) for i in range(1000))
+    tail = bytearray(content[end:])
+    struct.pack_into("<HHI", tail, 8, 1000, 1000, len(entries))
+    path.write_bytes(content[:table] + entries + tail)
+    refused(path, "no archive of images")
+
+
+@pytest.mark.parametrize("count", [0, 1, 65534])
+def test_wrong_number_of_entries(tmp_path: Path, count: int) -> None:
+    path = pack(tmp_path / "x.zip", GOOD)
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<HH", content, content.index(b"PK\5\6") + 8, count, count)
+    path.write_bytes(content)
+    with harmless():
+        assert tree_of(path).names == tuple(GOOD)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 0x7FFFFFFF, 0xFFFFFFFE])
+def test_wrong_size_of_the_table(tmp_path: Path, size: int) -> None:
+    path = pack(tmp_path / "x.zip", GOOD)
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<I", content, content.index(b"PK\5\6") + 12, size)
+    path.write_bytes(content)
+    if size:
+        refused(path, "truncated or damaged")
+    else:
+        assert tree_of(path).names == ()
+
+
+def test_enormous_table(tmp_path: Path) -> None:
+    """A file with a hole, and a table of contents that covers all of it."""
+    path = tmp_path / "x.zip"
+    size = (1 << 28) + 4096
+    with open(path, "wb") as file:
+        file.write(b"PK\1\2")
+        file.seek(size)
+        file.write(struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 9, 9, size, 0, 0))
+    refused(path, "table of contents")
+
+
+def test_many_entries(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.zip", {f"a/{i}.png": b"" for i in range(5_000)})
+    with harmless(10):
+        assert len(tree_of(path).names) == 5_000
+
+
+def test_crowd_in_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files pack so well that a small archive holds millions of them."""
+    monkeypatch.setattr(archives, "LARGEST_GROWTH", 1)
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        for i in range(2_500):
+            file.write(header(b"a/%d.png" % i, b"0"))
+        file.write(END)
+    refused(tmp_path / "x.tar.gz", "no archive of images", seconds=10)
+
+
+BOMBS = {
+    "a large file": header(b"a/1.png", b"%o" % (1 << 32)),
+    "a huge file": header(b"a/1.png", b"\x80" + b"\xff" * 11),
+    "a negative file": header(b"a/1.png", b"\xff" * 12),
+    "a negative file in digits": header(b"a/1.png", b"-1000"),
+    "a size that is no number": header(b"a/1.png", b"many"),
+    "a large name": header(b"././@LongLink", b"%o" % (1 << 32), b"L"),
+    "a negative name": header(b"././@LongLink", b"-1000", b"L"),
+    "a large link": header(b"././@LongLink", b"%o" % (1 << 32), b"K"),
+    "a large table of names": header(b"pax", b"%o" % (1 << 32), b"x"),
+    "a large table for all": header(b"pax", b"%o" % (1 << 32), b"g"),
+    "a table without lengths": header(b"pax", b"%o" % 512, b"x") + b"9" * 512,
+    "a table with length 0": header(b"pax", b"%o" % 7, b"x") + b"0 a=bc\n".ljust(512, b"\0"),
+    "a table with length -9": header(b"pax", b"%o" % 7, b"x") + b"-9 a=bc\n".ljust(512, b"\0"),
+    "a table that is too short": header(b"pax", b"%o" % 9, b"x") + b"99 a=bc\n".ljust(512, b"\0"),
+    "a negative size in a table": header(b"pax", b"%o" % 12, b"x")
+    + b"12 size=-99\n".ljust(512, b"\0")
+    + header(b"a/1.png", b"0"),
+    "a huge size in a table": header(b"pax", b"%o" % 111, b"x")
+    + (b"111 size=" + b"9" * 101 + b"\n").ljust(512, b"\0")
+    + header(b"a/1.png", b"0"),
+    "a file with endless holes": header(b"a/1.png", b"0", b"S", bytes(325) + b"\1")
+    + (bytes(504) + b"\1" + bytes(7)) * 4,
+}
+HOLES = bytes(504) + b"\1" + bytes(7)  # a block that says that another follows
+
+
+@cache
+def many_zeros() -> bytes:
+    """As another member of a .gz: more than an archive of a mebibyte may hold."""
+    pressed = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return b"".join(pressed.compress(bytes(1 << 20)) for _ in range(201)) + pressed.flush()
+
+
+@pytest.mark.parametrize("what", BOMBS)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_hostile_headers(tmp_path: Path, what: str, zipped: bool) -> None:
+    path = tmp_path / ("x.tar.gz" if zipped else "x.tar")
+    if zipped:
+        path.write_bytes(gzip.compress(BOMBS[what]) + many_zeros())
+    else:
+        path.write_bytes(BOMBS[what])
+    refused(path, "truncated or damaged|no archive of images", seconds=10)
+
+
+def test_holes_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "LARGEST_GROWTH", 1)
+    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
+        file.write(BOMBS["a file with endless holes"] + HOLES * 10_000)
+    refused(tmp_path / "x.tar.gz", "no archive of images")
+
+
+def test_zeros_after_the_end(tmp_path: Path) -> None:
+    packed = gzip.compress(header(b"a/1.png", b"0") + END) + many_zeros()
+    (tmp_path / "x.tar.gz").write_bytes(packed)
+    refused(tmp_path / "x.tar.gz", "no archive of images", seconds=10)
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_files_with_holes_are_left_out(tmp_path: Path, more: bool) -> None:
+    entry = header(b"a/holes.png", b"%o" % 5, b"S", bytes(325) + (b"\1" if more else b"\0"))
+    entry += bytes(512) * more + b"12345".ljust(512, b"\0")
+    (tmp_path / "x.tar").write_bytes(entry + header(b"a/1.png", b"0") + END)
+    tree = tree_of(tmp_path / "x.tar")
+    assert tree.names == ("a/1.png",)
+    assert "a/holes.png" in tree.remarks[0]
+
+
+def test_images_that_are_too_large_are_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "LARGEST_MEMBER", 1000)
+    for ending in (".zip", ".tar"):
+        tree = tree_of(pack(tmp_path / f"x{ending}", {"a/1.png": bytes(1001), "a/2.png": b"1"}))
+        assert [tree.picture(name) for name in tree.names] == [b"", b"1"]
+        with pytest.raises(KedgeError, match=r"a/1\.png in it has 1001 bytes"):
+            tree.read("a/1.png")
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
+@pytest.mark.parametrize("option", ["--format=v7", "--format=oldgnu", "--format=ustar", "-S"])
+def test_archives_of_tar_itself(tmp_path: Path, option: str) -> None:
+    for name, content in GOOD.items():
+        file = tmp_path / "made" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    command = ["tar", option, "-cf", str(tmp_path / "x.tar"), "-C", str(tmp_path / "made"), "wrap"]
+    subprocess.run(command, check=True)
+    tree = tree_of(tmp_path / "x.tar")
+    assert {name: tree.read(name) for name in tree.names} == GOOD

@@ -1,0 +1,935 @@
+"""Data sets in pickles and arrays, as their authors wrote them and as they should not be."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kedge.data.decode import ImageSpec, decode
+from kedge.data.files.file_tree import tree_of
+from kedge.data.files.npz import npz_images
+from kedge.data.index import ImageIndex, numbered
+from kedge.data.readers.base import Reader
+from kedge.data.readers.cifar100 import Cifar100Reader
+from kedge.data.readers.labelled_arrays import LabelledArraysReader
+from kedge.data.readers.mini_cache import MiniCacheReader
+from kedge.data.readers.tiered import TieredReader
+from kedge.errors import KedgeError
+
+READERS = (MiniCacheReader(), LabelledArraysReader(), TieredReader(), Cifar100Reader())
+CACHE = "mini-imagenet-cache-{}.pkl"
+SPLIT = "miniImageNet_category_split_{}.pickle"
+
+
+# ── an independent writer ────────────────────────────────────────────────────────────────────
+
+
+def noise(n: int, side: int = 84, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, side, side, 3), np.uint8)
+
+
+def dump(path: Path, value: Any, protocol: int = 4) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(value, protocol))
+    return path
+
+
+def in_bytes(value: Any) -> Any:
+    """Every text as bytes, as a file of Python 2 comes out with encoding="bytes"."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict):
+        return {in_bytes(k): in_bytes(v) for k, v in value.items()}
+    return [in_bytes(v) for v in value] if isinstance(value, list) else value
+
+
+def python2(value: Any) -> bytes:
+    """By protocol 2 of Python 2, in which text and the bytes of arrays are strings alike."""
+    return b"\x80\x02" + _python2(value) + b"."
+
+
+def _python2(value: Any) -> bytes:
+    if isinstance(value, bool) or value is None:
+        return {True: b"\x88", False: b"\x89", None: b"N"}[value]
+    if isinstance(value, int):
+        return b"J" + struct.pack("<i", value)
+    if isinstance(value, str | bytes):
+        raw = value.encode("latin1") if isinstance(value, str) else value
+        if len(raw) < 256:
+            return b"U" + bytes([len(raw)]) + raw
+        return b"T" + struct.pack("<i", len(raw)) + raw
+    if isinstance(value, list):
+        return b"](" + b"".join(map(_python2, value)) + b"e"
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(_python2, value)) + b"t"
+    if isinstance(value, dict):
+        return b"}(" + b"".join(_python2(k) + _python2(v) for k, v in value.items()) + b"u"
+    assert isinstance(value, np.ndarray)
+    code, order = value.dtype.str[1:], value.dtype.str[0]
+    dtype = b"cnumpy\ndtype\n" + _python2((code, 0, 1)) + b"R"
+    dtype += _python2((3, order, None, None, None, -1, -1, 0)) + b"b"
+    empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+    state = b"(K\x01" + _python2(value.shape) + dtype + b"\x89" + _python2(value.tobytes()) + b"tb"
+    return empty + state
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def png_array(pixels: np.ndarray) -> np.ndarray:
+    """As OpenCV's imencode gives it."""
+    return np.frombuffer(png(pixels), np.uint8).reshape(-1, 1).copy()
+
+
+# ── what is read ─────────────────────────────────────────────────────────────────────────────
+
+
+def read(path: Path) -> ImageIndex:
+    tree = tree_of(path)
+    [reader] = [r for r in READERS if r.recognises(tree)]
+    return reader.read(tree)
+
+
+def refused(path: Path, *words: str) -> str:
+    with pytest.raises(KedgeError) as caught:
+        read(path)
+    said = str(caught.value)
+    assert said.endswith(".")
+    assert "\n" not in said
+    assert len(said) < 500 + len(str(path))
+    for word in words:
+        assert word in said, said
+    return said
+
+
+def classes(found: ImageIndex) -> list[str]:
+    return [found.classes[i] for i in found.labels.tolist()]
+
+
+def parts(found: ImageIndex) -> list[str]:
+    return [found.parts[i] for i in found.part.tolist()]
+
+
+def pixels(found: ImageIndex, numbers: list[int] | None = None) -> list[np.ndarray]:
+    """As height, width, RGB; those of arrays in their own size, PNGs in the usual one."""
+    fetched = found.pictures.fetch(list(range(len(found))) if numbers is None else numbers)
+    sides = ((p, len(p) if isinstance(p, np.ndarray) else found.image_size or 0) for p in fetched)
+    return [decode(p, ImageSpec(side, 3)).transpose(1, 2, 0) for p, side in sides]
+
+
+def same(found: list[np.ndarray], expected: Any) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+# ── miniImageNet as a cache ──────────────────────────────────────────────────────────────────
+
+
+def cache(n: int = 6, seed: int = 0) -> dict[str, Any]:
+    return {
+        "image_data": noise(n, seed=seed),
+        "class_dict": {"n02": list(range(n // 2, n)), "n01": list(range(n // 2))},
+    }
+
+
+def as_bytes(value: Any) -> bytes:
+    return pickle.dumps(in_bytes(value), 2)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda v: pickle.dumps(v, 0),
+        lambda v: pickle.dumps(v, 2),
+        lambda v: pickle.dumps(v, 4),
+        lambda v: pickle.dumps(v, 5),
+        as_bytes,
+        python2,
+    ],
+)
+@pytest.mark.parametrize("folder", ["", "data/mini/"])
+def test_cache_of_every_age(tmp_path: Path, write: Callable[[Any], bytes], folder: str) -> None:
+    data = cache()
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / CACHE.format("train")).write_bytes(write(data))
+    found = read(tmp_path)
+    assert found.classes == ("n01", "n02")
+    assert classes(found) == ["n01"] * 3 + ["n02"] * 3
+    assert found.parts == ("train",)
+    assert found.remarks == ()
+    same(pixels(found), data["image_data"])
+    assert found.pictures.name(4).endswith("mini-imagenet-cache-train.pkl, image 4")
+
+
+@pytest.mark.parametrize("val", ["val", "validation"])
+def test_cache_of_all_parts(tmp_path: Path, val: str) -> None:
+    files = {}
+    for k, part in enumerate(("test", val, "train")):
+        data = cache(4, seed=k)
+        data["class_dict"] = {f"{part} {i}": v for i, v in enumerate(data["class_dict"].values())}
+        files[part] = data["image_data"]
+        dump(tmp_path / CACHE.format(part), data)
+    found = read(tmp_path)
+    assert found.parts == ("train", "val", "test")
+    assert parts(found) == ["train"] * 4 + ["val"] * 4 + ["test"] * 4
+    assert found.classes_of("val") == (f"{val} 0", f"{val} 1")
+    same(pixels(found), [*files["train"], *files[val], *files["test"]])
+    one = read(tmp_path / CACHE.format("test"))
+    assert one.parts == ("test",)
+    assert one.classes == ("test 0", "test 1")
+    assert one.stamp != found.stamp
+
+
+def test_cache_with_rows_in_any_order_and_some_left_out(tmp_path: Path) -> None:
+    data = cache(6)
+    data["class_dict"] = {"b": np.array([5, 0]), "a": (3,), "none": [], "c": np.array([[1]])}
+    dump(tmp_path / CACHE.format("val"), data)
+    found = read(tmp_path)
+    assert classes(found) == ["b", "c", "a", "b"]
+    assert found.classes == ("a", "b", "c")
+    same(pixels(found), data["image_data"][[0, 1, 3, 5]])
+    assert found.remarks == (
+        "2 images of mini-imagenet-cache-val.pkl are of no class and were left out, the first is "
+        "image 2",
+        "1 class of mini-imagenet-cache-val.pkl has no image and was left out: none",
+    )
+
+
+def test_cache_with_numbers_for_classes(tmp_path: Path) -> None:
+    for k, part in enumerate(("train", "test")):
+        data = cache(4, k) | {"class_dict": {0: [0, 1], 1: [2, 3]}}
+        dump(tmp_path / CACHE.format(part), data)
+    assert read(tmp_path).classes == (
+        "test class 0000",
+        "test class 0001",
+        "train class 0000",
+        "train class 0001",
+    )
+
+
+def test_fortran_order_shows_the_same_pictures(tmp_path: Path) -> None:
+    data = cache()
+    for protocol in (2, 4, 5):
+        turned = data | {"image_data": np.asfortranarray(data["image_data"])}
+        dump(tmp_path / CACHE.format("train"), turned, protocol)
+        same(pixels(read(tmp_path)), data["image_data"])
+
+
+def test_the_same_name_in_two_folders(tmp_path: Path) -> None:
+    dump(tmp_path / "a" / "b" / CACHE.format("train"), cache(4, 1))
+    dump(tmp_path / "a" / CACHE.format("train"), cache(6, 2))
+    found = read(tmp_path)
+    same(pixels(found), noise(6, seed=2))
+    assert "1 file has the name of another and was left out: a/b/mini" in found.remarks[0]
+    dump(tmp_path / "a" / CACHE.format("val"), cache(6, 2))
+    dump(tmp_path / "a" / CACHE.format("validation"), cache(6, 2))
+    refused(tmp_path, "already", "keep one")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image_data": noise(6).astype(np.float32)}, ["'image_data'", "float32 of shape 6×84"]),
+        ({"image_data": noise(6).transpose(0, 3, 1, 2)}, ["uint8 of shape 6×3×84×84"]),
+        ({"image_data": noise(6)[..., 0]}, ["6×84×84"]),
+        ({"image_data": np.uint8(3)}, ["uint8"]),
+        ({"image_data": [1, 2]}, ["a list"]),
+        ({"image_data": noise(6)[:, :0]}, ["0×84 px"]),
+        ({"image_data": noise(0), "class_dict": {"a": []}}, ["no image"]),
+        ({"class_dict": {"a": [0, 6]}}, ["class 'a' has image 6", "only 6 images"]),
+        ({"class_dict": {"a": [0, -1]}}, ["'a' in 'class_dict'", "0 or more"]),
+        ({"class_dict": {"a": [0, 1 << 70]}}, ["whole numbers"]),
+        ({"class_dict": {"a": np.array([0, (1 << 64) - 1], np.uint64)}}, ["whole numbers"]),
+        ({"class_dict": {"a": [0.0]}}, ["whole numbers"]),
+        ({"class_dict": {"a": [True]}}, ["whole numbers"]),
+        ({"class_dict": {"a": ["0"]}}, ["whole numbers"]),
+        ({"class_dict": {"a": np.zeros((2, 2), int)}}, ["whole numbers"]),
+        ({"class_dict": {"a": np.array(0)}}, ["whole numbers"]),
+        ({"class_dict": {"a": 3}}, ["whole numbers"]),
+        ({"class_dict": {"a": None}}, ["whole numbers"]),
+        ({"class_dict": {"a": [1], "b": [0, 1]}}, ["image 1 is both of class 'a' and of"]),
+        ({"class_dict": {"a": []}}, ["none of the 6 images"]),
+        ({"class_dict": {}}, ["'class_dict' to be a dict"]),
+        ({"class_dict": [0, 1]}, ["'class_dict' to be a dict"]),
+        ({"class_dict": {"a\nb": [9]}}, ["class 'a\\nb' has image 9"]),
+        ({"class_dict": {None: [0]}}, ["names of classes", "None"]),
+        ({"class_dict": {-3: [0]}}, ["names of classes", "-3"]),
+        ({"class_dict": {"\ud800": [0]}}, ["names of classes"]),
+        ({"class_dict": {"\0": [0]}}, ["names of classes"]),
+    ],
+)
+def test_wrong_caches(tmp_path: Path, change: dict[str, Any], words: list[str]) -> None:
+    path = dump(tmp_path / CACHE.format("train"), cache() | change)
+    refused(tmp_path, str(path) if "no image" not in words else "", *words)
+
+
+# ── arrays with labels ───────────────────────────────────────────────────────────────────────
+
+SHARED_NUMBERS = ("train_phase_train", "train_phase_val", "train_phase_test")
+
+
+def labelled(labels: list[int], seed: int = 0, side: int = 84, **more: Any) -> dict[str, Any]:
+    return {"data": noise(len(labels), side, seed), "labels": labels, **more}
+
+
+@pytest.mark.parametrize("write", [python2, as_bytes, lambda v: pickle.dumps(v, 4)])
+def test_category_split_with_names(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
+    files = {
+        "train_phase_train": labelled([0, 1, 1], 1, catname2label={"n01": 0, "n02": 1}),
+        "train_phase_val": labelled([1, 0], 2, catname2label={"n01": 0, "n02": 1}),
+        "train_phase_test": labelled([1, 1], 3, catname2label={"n01": 0, "n02": 1}),
+        "val": labelled([64, 65], 4, catname2label={"n03": 64, "n04": 65}),
+        "test": labelled([1, 0], 5, catname2label={"n06": 1, "n05": 0}),  # starts again
+    }
+    for name, value in files.items():
+        (tmp_path / SPLIT.format(name)).write_bytes(write(value))
+    found = read(tmp_path)
+    assert found.form == "miniImageNet as pickles of a category split"
+    assert found.parts == ("train", "val", "test", "held out", "train_phase_val")
+    assert found.classes == ("n01", "n02", "n03", "n04", "n05", "n06")
+    assert found.classes_of("train") == ("n01", "n02")
+    assert found.classes_of("held out") == ("n02",)
+    assert found.classes_of("train_phase_val") == ("n01", "n02")
+    assert found.classes_of("val") == ("n03", "n04")
+    assert found.classes_of("test") == ("n05", "n06")
+    assert classes(found)[-2:] == ["n06", "n05"]
+    assert found.remarks == ()
+    same(pixels(found), np.concatenate([value["data"] for value in files.values()]))
+
+
+def test_category_split_without_names(tmp_path: Path) -> None:
+    for k, name in enumerate((*SHARED_NUMBERS, "val", "test")):
+        start = {"val": 64}.get(name, 0)
+        dump(tmp_path / "x" / SPLIT.format(name), labelled([start, start + 1], k))
+    found = read(tmp_path)
+    assert found.classes == (
+        "test class 0000",
+        "test class 0001",
+        "train class 0000",
+        "train class 0001",
+        "val class 0064",
+        "val class 0065",
+    )
+    for part in ("train", "train_phase_val", "held out"):
+        assert found.classes_of(part) == ("train class 0000", "train class 0001")
+    alone = read(tmp_path / "x" / SPLIT.format("train_phase_test"))
+    assert alone.parts == ("held out",)
+    assert alone.classes == ("train class 0000", "train class 0001")
+
+
+def test_names_of_some_labels_only(tmp_path: Path) -> None:
+    dump(tmp_path / SPLIT.format("train_phase_train"), labelled([0, 1, 2]))
+    dump(
+        tmp_path / SPLIT.format("train_phase_test"),
+        labelled([0, 1, 2], 1, catname2label={"n01": 0, b"n02": np.int64(1), "x": "2"}),
+    )
+    dump(tmp_path / SPLIT.format("val"), labelled([0], 2, catname2label={"a": 0, "b": 0}))
+    dump(tmp_path / SPLIT.format("test"), labelled([0, 9], 3, catname2label=[7]))
+    found = read(tmp_path)
+    assert found.classes_of("train") == ("n01", "n02", "train class 0002")
+    assert found.classes_of("held out") == ("n01", "n02", "train class 0002")
+    assert found.classes_of("val") == ("val class 0000",)
+    assert found.classes_of("test") == ("test class 0000", "test class 0009")
+    assert sorted(found.remarks) == [
+        f"'catname2label' of {SPLIT.format('test')} does not name 2 of its classes, the first is 0",
+        f"'catname2label' of {SPLIT.format('train_phase_test')} does not name 1 of its classes, "
+        "the first is 2",
+        f"'catname2label' of {SPLIT.format('val')} does not name 1 of its classes, the first is 0",
+    ]
+
+
+def test_files_that_disagree_keep_their_own_names(tmp_path: Path) -> None:
+    """As the numbers then do not mean the same."""
+    for name, names in (("train_phase_train", {"a": 0}), ("train_phase_test", {"b": 0, "c": 1})):
+        dump(tmp_path / SPLIT.format(name), labelled([0, 1], catname2label=names))
+    found = read(tmp_path)
+    assert found.classes_of("train") == ("a", "train class 0001")
+    assert found.classes_of("held out") == ("b", "c")
+
+
+@pytest.mark.parametrize("write", [python2, as_bytes, lambda v: pickle.dumps(v, 2)])
+def test_cifar_fs(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
+    for k, part in enumerate(("train", "val", "test")):
+        value = labelled([64 * k, 64 * k + 1], k, 32)
+        (tmp_path / f"CIFAR_FS_{part}.pickle").write_bytes(write(value))
+    found = read(tmp_path)
+    assert found.form == "CIFAR-FS as pickles"
+    assert found.parts == ("train", "val", "test")
+    assert found.classes_of("val") == ("val class 0064", "val class 0065")
+    same(pixels(found), np.concatenate([noise(2, 32, k) for k in range(3)]))
+
+
+def test_images_of_another_size(tmp_path: Path) -> None:
+    wide = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
+    dump(tmp_path / "CIFAR_FS_train.pickle", {"data": wide, "labels": np.array([[0], [123456]])})
+    found = read(tmp_path)
+    assert found.classes == ("train class 000000", "train class 123456")
+    same(list(found.pictures.fetch([1])), wide[1:])
+
+
+def test_two_data_sets_in_one_place(tmp_path: Path) -> None:
+    dump(tmp_path / "a" / "CIFAR_FS_train.pickle", labelled([0, 1]))
+    dump(tmp_path / "b" / SPLIT.format("val"), labelled([0, 1]))
+    refused(tmp_path, "miniImageNet", "CIFAR-FS", "one of them")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (labelled([0, 1]) | {"labels": [0]}, ["2 images and 1 label"]),
+        (labelled([0, -1]), ["labels", "0 or more"]),
+        (labelled([0, 1 << 65]), ["labels"]),
+        (labelled([0, 1]) | {"labels": "01"}, ["labels"]),
+        (labelled([0, 1]) | {"labels": {0: 1}}, ["labels"]),
+        (labelled([0, 1]) | {"data": noise(2).transpose(0, 3, 1, 2)}, ["2×3×84×84"]),
+        (labelled([0, 1]) | {"data": list(noise(2))}, ["a list"]),
+        (labelled([0, 1]) | {"data": None}, ["NoneType"]),
+        ({"labels": [0]}, ["expected 'data'", "'labels'"]),
+        ({"data": noise(1)}, ["expected 'labels'", "'data'"]),
+        ({}, ["expected 'data', 'labels'", "nothing"]),
+        ({"\ud800": 4, "a\nb": 3}, ["'\\ud800', 'a\\nb'"]),
+        ({3: 4, (1, 2): 3}, ["expected 'data', 'labels'", "'3'"]),
+        ([noise(1)], ["a list"]),
+        (noise(1), ["ndarray"]),
+        (None, ["NoneType"]),
+    ],
+)
+def test_wrong_arrays(tmp_path: Path, value: Any, words: list[str]) -> None:
+    path = dump(tmp_path / SPLIT.format("val"), value)
+    refused(tmp_path, str(path), *words)
+
+
+# ── tieredImageNet ───────────────────────────────────────────────────────────────────────────
+
+
+def labels_of(labels: list[int], **more: Any) -> dict[str, Any]:
+    return {"label_specific": np.array(labels), "label_general": np.array(labels) // 2, **more}
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [png_array, png, lambda p: png_array(p)[:, 0], lambda p: png_array(p).T],
+    ids=["N×1", "bytes", "N", "1×N"],
+)
+@pytest.mark.parametrize("write", [pickle.dumps, as_bytes, python2])
+def test_tiered_pngs(
+    tmp_path: Path, encode: Callable[[np.ndarray], Any], write: Callable[[Any], bytes]
+) -> None:
+    folder = tmp_path / "tiered-imagenet"
+    folder.mkdir()
+    for k, part in enumerate(("train", "val", "test")):
+        images = [encode(image) for image in noise(3, seed=k)]
+        (folder / f"{part}_images_png.pkl").write_bytes(write(images))
+        (folder / f"{part}_labels.pkl").write_bytes(write(labels_of([1, 0, 1])))
+    found = read(tmp_path)
+    assert found.form == "tieredImageNet as pickled PNGs"
+    assert found.parts == ("train", "val", "test")
+    assert found.classes_of("val") == ("val class 0000", "val class 0001")
+    assert len(found.classes) == 6
+    assert classes(found)[:3] == ["train class 0001", "train class 0000", "train class 0001"]
+    assert found.remarks == ()
+    same(pixels(found), np.concatenate([noise(3, seed=k) for k in range(3)]))
+    assert found.pictures.name(4).endswith("val_images_png.pkl, image 1")
+    alone = read(folder / "test_images_png.pkl")
+    assert alone.parts == ("test",)
+    same(pixels(alone, [2]), noise(3, seed=2)[2:])
+
+
+def test_tiered_pngs_in_an_array_of_objects(tmp_path: Path) -> None:
+    images = np.empty(2, object)
+    images[:] = [png_array(image) for image in noise(2)]
+    dump(tmp_path / "val_images_png.pkl", images)
+    dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
+    same(pixels(read(tmp_path)), noise(2))
+
+
+def test_a_short_png_of_python_2(tmp_path: Path) -> None:
+    flat = np.full((4, 4, 3), 7, np.uint8)
+    assert len(png(flat)) < 256
+    (tmp_path / "val_images_png.pkl").write_bytes(python2([png(flat)]))
+    dump(tmp_path / "val_labels.pkl", labels_of([0]))
+    same(pixels(read(tmp_path)), [np.full((84, 84, 3), 7)])
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["b, c", "a"], ("a", "b, c")),
+        ([b"b", b"a"], ("a", "b")),
+        (np.array(["b", "a"]), ("a", "b")),
+        (np.array([b"b", b"a"]), ("a", "b")),
+        (["b", "a", "not here"], ("a", "b")),
+        (["a", "a"], None),
+        (["a"], None),
+        (["a", 1], None),
+        (["a", ""], None),
+        ("ab", None),
+        ({0: "a", 1: "b"}, None),
+        (np.array([[1, 2]]), None),
+        (np.array([1, 2]), None),
+    ],
+)
+def test_tiered_names(tmp_path: Path, names: Any, expected: tuple[str, ...] | None) -> None:
+    dump(tmp_path / "train_images_png.pkl", [png(image) for image in noise(2)])
+    dump(tmp_path / "train_labels.pkl", labels_of([0, 1], label_specific_str=names))
+    found = read(tmp_path)
+    assert found.classes == (expected or ("train class 0000", "train class 0001"))
+    remark = "'label_specific_str' of train_labels.pkl does not tell all classes apart"
+    assert found.remarks == (() if expected else (remark,))
+
+
+def save_npz(path: Path, rgb: np.ndarray, how: str) -> None:
+    """Blue first, as OpenCV has it."""
+    bgr = np.ascontiguousarray(rgb[..., ::-1])
+    if how == "deflated":
+        np.savez_compressed(path, images=bgr)
+    elif how == "among others":
+        np.savez(path, other=np.arange(5), images=bgr, last=np.ones(3))
+    else:
+        np.savez(path, images=np.asfortranarray(bgr) if how == "Fortran" else bgr)
+
+
+@pytest.mark.parametrize("how", ["stored", "deflated", "Fortran", "among others"])
+@pytest.mark.parametrize("key", ["label_specific", "labels"])
+def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None:
+    for k, part in enumerate(("train", "test")):
+        save_npz(tmp_path / f"{part}_images.npz", noise(5, seed=k), how)
+        dump(tmp_path / f"{part}_labels.pkl", {key: [0, 1, 2, 3, 351]})
+    found = read(tmp_path)
+    assert found.form == "tieredImageNet as arrays"
+    assert found.parts == ("train", "test")
+    assert found.classes_of("test")[-1] == "test class 0351"
+    both = np.concatenate([noise(5), noise(5, seed=1)])
+    same(pixels(found), both)
+    for numbers in ([1, 3, 4, 5, 9], [6, 8], [0], [9], [2, 7]):  # on, and back
+        same(pixels(found, numbers), both[numbers])
+    assert found.pictures.name(7).endswith("test_images.npz, image 2")
+
+
+def test_red_is_red(tmp_path: Path) -> None:
+    blue_first = np.zeros((1, 84, 84, 3), np.uint8)
+    blue_first[..., 2] = 255
+    dump(tmp_path / "val_labels.pkl", labels_of([0]))
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "val_images.npz", images=blue_first)
+        assert pixels(read(tmp_path))[0][40, 40].tolist() == [255, 0, 0]
+
+
+def test_stored_is_mapped_and_deflated_is_not_kept(tmp_path: Path) -> None:
+    for how in ("stored", "deflated"):
+        save_npz(tmp_path / f"{how}.npz", noise(5), how)
+    stored = npz_images(tmp_path / "stored.npz", "images")
+    [array] = stored.arrays  # type: ignore[attr-defined]
+    assert isinstance(array, np.memmap)
+    assert not array.flags.writeable
+    deflated = npz_images(tmp_path / "deflated.npz", "images")
+    halfway = deflated.fetch([1, 2, 3])
+    np.testing.assert_array_equal(next(halfway), noise(5)[1, ..., ::-1])
+    whole = list(deflated.fetch(range(5)))  # beside the other, which goes on afterwards
+    same(whole, noise(5)[..., ::-1])
+    same(list(halfway), noise(5)[2:4, ..., ::-1])
+
+
+def test_both_forms_and_parts_of_each(tmp_path: Path) -> None:
+    save_npz(tmp_path / "train_images.npz", noise(2, seed=8), "stored")
+    dump(tmp_path / "train_images_png.pkl", [png(image) for image in noise(2)])
+    save_npz(tmp_path / "val_images.npz", noise(2, seed=1), "deflated")
+    for part in ("train", "val", "test"):
+        dump(tmp_path / f"{part}_labels.pkl", labels_of([0, 1]))
+    found = read(tmp_path)
+    assert found.form == "tieredImageNet as pickled PNGs and arrays"
+    assert found.remarks == (
+        "train_images.npz was not read, as train_images_png.pkl has the same images",
+        "test_labels.pkl has no images beside it and was left out",
+    )
+    same(pixels(found, [0, 3]), [noise(2)[0], noise(2, seed=1)[1]])
+
+
+@pytest.mark.parametrize("file", ["val_images_png.pkl", "val_images.npz"])
+def test_missing_labels(tmp_path: Path, file: str) -> None:
+    dump(tmp_path / "x" / file, [png(noise(1)[0])])
+    refused(tmp_path, "expected val_labels.pkl beside it")
+    refused(tmp_path / "x" / file, "expected val_labels.pkl beside it")
+    dump(tmp_path / "val_labels.pkl", labels_of([0]))  # in another folder
+    refused(tmp_path, "expected val_labels.pkl beside it")
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (labels_of([0]), ["2 images and 1 label"]),
+        (labels_of([0, -1]), ["'label_specific'", "0 or more"]),
+        ({"label_specific": [0.5, 1]}, ["'label_specific'"]),
+        ({"label_specific": None}, ["'label_specific'"]),
+        ({"label_general": [0, 1]}, ["expected 'label_specific'"]),
+        ([0, 1], ["expected a dict but found a list"]),
+    ],
+)
+def test_wrong_labels(tmp_path: Path, labels: Any, words: list[str]) -> None:
+    dump(tmp_path / "train_images_png.pkl", [png(image) for image in noise(2)])
+    path = dump(tmp_path / "train_labels.pkl", labels)
+    refused(tmp_path, str(path), *words)
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ([png(noise(1)[0]), None], ["number 1"]),
+        ([noise(1)[0]], ["number 0"]),
+        ([np.zeros(5)], ["number 0"]),
+        ([[1, 2]], ["number 0"]),
+        ({"images": []}, ["a dict"]),
+        ([], ["0 images and 2 labels"]),
+    ],
+)
+def test_wrong_pngs(tmp_path: Path, images: Any, words: list[str]) -> None:
+    dump(tmp_path / "train_images_png.pkl", images)
+    dump(tmp_path / "train_labels.pkl", labels_of([0, 1]))
+    refused(tmp_path, *words)
+
+
+def npz_member(header: bytes, content: bytes = b"", magic: bytes = b"\x93NUMPY\x01\x00") -> bytes:
+    return magic + struct.pack("<H", len(header)) + header + content
+
+
+GOOD = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 4, 4, 3), }      \n"
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("name", "member", "words"),
+    [
+        ("images.npy", npz_member(GOOD, bytes(95)), ["should have 96 bytes but has 95"]),
+        ("images.npy", npz_member(GOOD, bytes(97)), ["should have 96 bytes but has 97"]),
+        ("images.npy", npz_member(GOOD.replace(b"(2", b"(9" * 1), bytes(96)), ["should have 432"]),
+        ("images.npy", npz_member(GOOD.replace(b"2", b"9" * 5000), bytes(96)), ["should have"]),
+        ("images.npy", npz_member(GOOD.replace(b"2", b"0")), ["0 images"]),
+        ("images.npy", npz_member(GOOD.replace(b"4, 4", b"99999, 99999")), ["99999×99999 px"]),
+        ("images.npy", npz_member(GOOD.replace(b"|u1", b"|O"), bytes(96)), ["|O of shape 2×4"]),
+        ("images.npy", npz_member(GOOD.replace(b"|u1", b"<f4"), bytes(384)), ["<f4 of shape"]),
+        ("images.npy", npz_member(GOOD.replace(b"4, 3", b"3, 4"), bytes(96)), ["2×4×3×4"]),
+        ("images.npy", npz_member(GOOD.replace(b"2, 4, 4, 3", b""), bytes(96)), ["of shape"]),
+        ("images.npy", npz_member(GOOD.replace(b"2,", b"1+1,"), bytes(96)), ["makes no sense"]),
+        ("images.npy", npz_member(b"(" * 9000, bytes(96)), ["makes no sense"]),
+        ("images.npy", npz_member(GOOD)[:40], ["makes no sense"]),
+        ("images.npy", b"\x93NUM", ["not an array"]),
+        ("images.npy", b"", ["not an array"]),
+        ("images.npy", pickle.dumps([1]), ["not an array"]),
+        ("pictures.npy", npz_member(GOOD, bytes(96)), ["array 'images'", "pictures.npy"]),
+    ],
+)
+def test_wrong_npz(tmp_path: Path, name: str, member: bytes, words: list[str], method: int) -> None:
+    dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
+    with zipfile.ZipFile(tmp_path / "val_images.npz", "w", method) as archive:
+        archive.writestr(name, member)
+    refused(tmp_path, str(tmp_path / "val_images.npz"), *words)
+
+
+def test_npz_of_python_2(tmp_path: Path) -> None:
+    """Its numbers had an L, and later versions of the format have longer headers."""
+    dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
+    header = GOOD.replace(b"(2, 4", b"(2L, 4L")
+    long = b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header
+    for start in (npz_member(header), long):
+        with zipfile.ZipFile(tmp_path / "val_images.npz", "w") as archive:
+            archive.writestr("images.npy", start + bytes(range(96)))
+        first, second = read(tmp_path).pictures.fetch([0, 1])
+        assert np.asarray(first)[0, 0].tolist() == [2, 1, 0]
+        assert np.asarray(second)[3, 3].tolist() == [95, 94, 93]
+
+
+def test_other_ways_to_pack_an_npz(tmp_path: Path) -> None:
+    dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
+    with zipfile.ZipFile(tmp_path / "val_images.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("images.npy", npz_member(GOOD, bytes(96)))
+    refused(tmp_path, "packed in a way")
+    with zipfile.ZipFile(tmp_path / "val_images.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", npz_member(GOOD.replace(b"False", b"True"), bytes(96)))
+    refused(tmp_path, "numpy.savez")
+
+
+def test_damage_far_into_a_deflated_npz_costs_the_images_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "val_images.npz"
+    save_npz(path, noise(50), "deflated")
+    dump(tmp_path / "val_labels.pkl", labels_of(list(range(50))))
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 60_000] = bytes(60_000)
+    path.write_bytes(content)
+    found, read_later = read(tmp_path), read(tmp_path).pictures
+    for _ in range(2):
+        got = list(found.pictures.fetch(range(50)))
+        assert len(got) == 50
+        np.testing.assert_array_equal(got[20], noise(50)[20])
+        assert got[-1] == b""
+    assert list(found.pictures.fetch([49])) == [b""]
+    path.unlink()
+    assert list(read_later.fetch([0, 49])) == [b"", b""]
+
+
+@pytest.mark.parametrize("how", ["stored", "deflated"])
+def test_truncated_npz(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "val_images.npz"
+    save_npz(path, noise(3), how)
+    dump(tmp_path / "val_labels.pkl", labels_of([0, 1, 2]))
+    content = path.read_bytes()
+    for n in (1, 10, 40, 200, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:n])
+        refused(tmp_path, str(path), "again")
+    path.write_bytes(content.replace(b"PK\x03\x04", b"PK\x09\x04"))
+    refused(tmp_path, str(path), "again")
+
+
+# ── CIFAR-100 ────────────────────────────────────────────────────────────────────────────────
+
+NAMES = [f"name {i}" for i in range(100)]
+
+
+def batch(labels: list[int], seed: int) -> dict[str, Any]:
+    """Red, green and blue one after the other."""
+    images = noise(len(labels), 32, seed)
+    return {
+        "filenames": [f"{i}.png" for i in range(len(labels))],
+        "batch_label": "one batch of one",
+        "fine_labels": labels,
+        "coarse_labels": [0] * len(labels),
+        "data": np.stack([image.transpose(2, 0, 1).ravel() for image in images]),
+    }
+
+
+def cifar(folder: Path, write: Callable[[Any], bytes], meta: bool = True) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train").write_bytes(write(batch([3, 99, 3], 0)))
+    (folder / "test").write_bytes(write(batch([99, 0], 1)))
+    if meta:
+        names = {"fine_label_names": NAMES, "coarse_label_names": ["x"]}
+        (folder / "meta").write_bytes(write(names))
+    return folder
+
+
+@pytest.mark.parametrize("write", [python2, as_bytes, pickle.dumps, lambda v: pickle.dumps(v, 0)])
+@pytest.mark.parametrize("folder", ["", "cifar-100-python", "a/b"])
+def test_cifar_100(tmp_path: Path, write: Callable[[Any], bytes], folder: str) -> None:
+    cifar(tmp_path / folder, write)
+    found = read(tmp_path)
+    assert found.form == "CIFAR-100 as raw pickles, train and test merged"
+    assert found.parts == ()
+    assert found.image_size == 32
+    assert classes(found) == ["name 3", "name 99", "name 3", "name 99", "name 0"]
+    same(pixels(found), np.concatenate([noise(3, 32, 0), noise(2, 32, 1)]))
+    assert found.pictures.name(3).endswith("test, image 0")
+
+
+def test_cifar_100_without_meta(tmp_path: Path) -> None:
+    cifar(tmp_path / "x", python2, meta=False)
+    found = read(tmp_path)
+    assert found.classes == ("class 0000", "class 0003", "class 0099")
+    assert list(found.classes) == numbered([0, 3, 99])  # as any other reader names them
+    assert found.remarks == ()
+
+
+def test_one_file_of_cifar_100(tmp_path: Path) -> None:
+    cifar(tmp_path, python2)
+    found = read(tmp_path / "test")
+    assert found.form == "CIFAR-100 as raw pickles, one of two files"
+    assert classes(found) == ["name 99", "name 0"]
+    (tmp_path / "meta").unlink()
+    assert classes(read(tmp_path / "test")) == ["class 0099", "class 0000"]
+    assert not Cifar100Reader().recognises(tree_of(cifar(tmp_path, python2) / "meta"))
+
+
+def test_cifar_100_in_fortran_order(tmp_path: Path) -> None:
+    cifar(tmp_path, pickle.dumps)
+    value = batch([1, 2], 5)
+    dump(tmp_path / "test", value | {"data": np.asfortranarray(value["data"])})
+    same(pixels(read(tmp_path), [3, 4]), noise(2, 32, 5))
+
+
+@pytest.mark.parametrize("names", [NAMES[:50], ["x"] * 100, [1] * 100, None, "names"])
+def test_cifar_100_with_a_meta_of_no_use(tmp_path: Path, names: Any) -> None:
+    cifar(tmp_path, python2)
+    dump(tmp_path / "meta", {"fine_label_names": names})
+    found = read(tmp_path)
+    assert found.classes == ("class 0000", "class 0003", "class 0099")
+    assert len(found.remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "words"),
+    [
+        ("train", batch([0, 1], 0) | {"fine_labels": [0]}, ["2 images and 1 label"]),
+        ("train", batch([0, -1], 0), ["'fine_labels'", "0 or more"]),
+        ("test", batch([0, 1], 0) | {"data": np.zeros((2, 3071), np.uint8)}, ["images×3072"]),
+        ("test", batch([0, 1], 0) | {"data": np.zeros((2, 3072))}, ["uint8"]),
+        ("test", batch([0, 1], 0) | {"data": noise(2, 32)}, ["images×3072"]),
+        ("test", batch([0, 1], 0) | {"data": np.array(3, np.uint8)}, ["images×3072"]),
+        ("test", batch([0, 1], 0) | {"data": [1]}, ["images×3072"]),
+        ("train", {"labels": [0], "data": 1}, ["'fine_labels'"]),
+        ("meta", {"label_names": NAMES}, ["'fine_label_names'"]),
+        ("meta", NAMES, ["a list"]),
+    ],
+)
+def test_wrong_cifar_100(tmp_path: Path, file: str, value: Any, words: list[str]) -> None:
+    cifar(tmp_path, python2)
+    dump(tmp_path / file, value)
+    refused(tmp_path, str(tmp_path / file), *words)
+
+
+def test_other_files_of_these_names_are_not_taken_for_cifar_100(tmp_path: Path) -> None:
+    for folder in ("lists", "lists/more"):
+        (tmp_path / folder).mkdir()
+        for name in ("train", "test"):
+            (tmp_path / folder / name).write_text("a.png 1\n")
+    (tmp_path / "train.txt").write_text("x")
+    assert not any(reader.recognises(tree_of(tmp_path)) for reader in READERS)
+    cifar(tmp_path / "z" / "cifar-100-python", python2)
+    assert len(read(tmp_path)) == 5
+
+
+# ── what may stand in the place of any of them ───────────────────────────────────────────────
+
+
+def write_all(folder: Path) -> dict[str, list[str]]:
+    """Each set of files in a folder of its own."""
+    dump(folder / "cache" / CACHE.format("train"), cache(4))
+    dump(folder / "cache" / CACHE.format("test"), cache(4, 1))
+    dump(folder / "split" / SPLIT.format("train_phase_train"), labelled([0, 1]))
+    dump(folder / "split" / SPLIT.format("test"), labelled([0, 1]))
+    dump(folder / "fs" / "CIFAR_FS_val.pickle", labelled([0, 1], side=32))
+    dump(folder / "png" / "val_images_png.pkl", [png_array(image) for image in noise(2)])
+    dump(folder / "png" / "val_labels.pkl", labels_of([0, 1]))
+    (folder / "npz").mkdir()
+    save_npz(folder / "npz" / "val_images.npz", noise(2), "stored")
+    dump(folder / "npz" / "val_labels.pkl", labels_of([0, 1]))
+    cifar(folder / "cifar", python2)
+    return {f.name: sorted(p.name for p in f.iterdir()) for f in folder.iterdir()}
+
+
+EVERY = [
+    ("cache", CACHE.format("train")),
+    ("cache", CACHE.format("test")),
+    ("split", SPLIT.format("train_phase_train")),
+    ("split", SPLIT.format("test")),
+    ("fs", "CIFAR_FS_val.pickle"),
+    ("png", "val_images_png.pkl"),
+    ("png", "val_labels.pkl"),
+    ("npz", "val_images.npz"),
+    ("npz", "val_labels.pkl"),
+    ("cifar", "train"),
+    ("cifar", "test"),
+    ("cifar", "meta"),
+]
+
+
+class Hostile:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize(("folder", "file"), EVERY)
+def test_hostile_and_broken_files(tmp_path: Path, folder: str, file: str) -> None:
+    there = write_all(tmp_path / "data")
+    assert sorted((f, name) for f, names in there.items() for name in names) == sorted(EVERY)
+    root, marker = tmp_path / "data" / folder, tmp_path / "was run"
+    good = (root / file).read_bytes()
+    read(root)
+    bad = Hostile(marker)
+    for value in (bad, [bad], {"data": bad, "labels": [0, 1]}, {bad: 1, "image_data": bad}):
+        for protocol in (0, 2, 4):
+            (root / file).write_bytes(pickle.dumps(value, protocol))
+            refused(root, file)
+            assert not marker.exists()
+    wrong = {
+        "empty": (b"", "empty"),
+        "page": (b"<!DOCTYPE html><html>Sign in</html>", "web page"),
+        "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "LFS"),
+        "noise": (np.random.default_rng(0).bytes(5000), ""),
+        "zeros": (bytes(5000), ""),
+        "half": (good[: len(good) // 2], ""),
+        "all but one": (good[:-1], ""),
+    }
+    for content, word in wrong.values():
+        (root / file).write_bytes(content)
+        refused(root, file, word)
+    (root / file).write_bytes(good)
+    read(root)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]  # nothing else was written
+
+
+@pytest.mark.parametrize(("folder", "file"), EVERY)
+def test_any_byte_may_be_wrong(tmp_path: Path, folder: str, file: str) -> None:
+    """It is read, or refused in one sentence."""
+    write_all(tmp_path / "data")
+    root = tmp_path / "data" / folder
+    good = (root / file).read_bytes()
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        bad = bytearray(good)
+        near = 400 if rng.random() < 0.5 else len(bad)  # headers are at the start
+        bad[int(rng.integers(0, min(near, len(bad))))] = int(rng.integers(0, 256))
+        if rng.random() < 0.3:
+            bad[-int(rng.integers(1, min(200, len(bad))))] = int(rng.integers(0, 256))
+        (root / file).write_bytes(bad)
+        try:
+            found = read(root)
+        except KedgeError:
+            continue
+        assert len(list(found.pictures.fetch(range(len(found))))) == len(found)
+
+
+@pytest.mark.parametrize("folder", ["cache", "split", "fs", "png", "npz", "cifar"])
+def test_in_an_archive_they_are_named_and_not_read(tmp_path: Path, folder: str) -> None:
+    write_all(tmp_path / "data")
+    with (
+        tarfile.open(tmp_path / "x.tar", "w") as tar,
+        zipfile.ZipFile(tmp_path / "x.zip", "w") as z,
+    ):
+        tar.add(tmp_path / "data" / folder, "wrapped/it")
+        for file in (tmp_path / "data" / folder).iterdir():
+            z.write(file, f"wrapped/it/{file.name}")
+    for archive in ("x.tar", "x.zip"):
+        refused(tmp_path / archive, "wrapped/it", "unpack it first")
+
+
+def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
+    """Every array that is read looks into the file."""
+    write_all(tmp_path)
+    for folder in ("cache", "split", "fs", "cifar"):
+        found = read(tmp_path / folder).pictures
+        for array in found.arrays:  # type: ignore[attr-defined]
+            assert not array.flags.writeable
+            base = array
+            while isinstance(base, np.ndarray) and base.base is not None:
+                base = base.base
+            assert isinstance(base, memoryview | mmap.mmap), (folder, type(base))
+
+
+def test_each_is_recognised_by_one_reader_and_others_by_none(tmp_path: Path) -> None:
+    write_all(tmp_path / "data")
+    by_folder: dict[str, Reader] = {}
+    for folder in (tmp_path / "data").iterdir():
+        [by_folder[folder.name]] = [r for r in READERS if r.recognises(tree_of(folder))]
+    assert len({type(reader) for reader in by_folder.values()}) == 4
+    (tmp_path / "other").mkdir()
+    for name in ("mini-imagenet-cache.pkl", "cifar_fs_train.pickle", "labels.pkl", "meta"):
+        dump(tmp_path / "other" / name, {})
+    assert not any(r.recognises(tree_of(tmp_path / "other")) for r in READERS)

@@ -1,0 +1,506 @@
+"""Folders of classes as people have them: wrapped, split, linked, and with things that do not
+belong there."""
+
+from __future__ import annotations
+
+import os
+import random
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from kedge.data.decode import ImageSpec, decode
+from kedge.data.files.file_tree import FolderTree, tree_of
+from kedge.data.index import ImageIndex
+from kedge.data.readers import folder as folder_reader
+from kedge.errors import KedgeError
+from kedge.utils.text import plain_name
+
+
+def draw(path: Path, colour: int = 7) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (8, 8), colour).save(path, "PNG")
+
+
+def made(root: Path, *names: str) -> Path:
+    """Empty files: what they are called is what counts here."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def read(path: Path) -> ImageIndex:
+    tree = tree_of(path)
+    reader = folder_reader.FolderReader()
+    assert reader.recognises(tree)
+    return reader.read(tree)
+
+
+def found(path: Path) -> set[tuple[str, str, str]]:
+    """Part, class and file of each image."""
+    catalogue = read(path)
+    parts = [catalogue.parts[k] for k in catalogue.part] or [""] * len(catalogue)
+    return {
+        (part, catalogue.classes[label], Path(catalogue.pictures.name(i)).name)
+        for i, (part, label) in enumerate(zip(parts, catalogue.labels, strict=True))
+    }
+
+
+def classes(path: Path) -> tuple[str, ...]:
+    return read(path).classes
+
+
+def test_pixels_and_labels(tmp_path: Path) -> None:
+    draw(tmp_path / "bat" / "1.png", 10)
+    draw(tmp_path / "ant" / "deep" / "1.png", 20)
+    catalogue = read(tmp_path)
+    assert catalogue.classes == ("ant", "bat")
+    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.pictures.fetch([0, 1])]
+    assert {catalogue.classes[k]: p for k, p in zip(catalogue.labels, pixels, strict=True)} == {
+        "ant": 20,
+        "bat": 10,
+    }
+    assert catalogue.remarks == ()
+
+
+# ── parts of a split, and wrappers ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("wrapper", ["", "data/", "data/mini/imagenet/"])
+@pytest.mark.parametrize("val", ["val", "valid", "Validation", "VAL"])
+def test_split(tmp_path: Path, wrapper: str, val: str) -> None:
+    names = ("train/a/1.png", "train/b/2.png", f"{val}/c/3.png", "test/d/e/4.png")
+    made(tmp_path, *(wrapper + name for name in names))
+    assert found(tmp_path) == {
+        ("train", "a", "1.png"),
+        ("train", "b", "2.png"),
+        ("val", "c", "3.png"),
+        ("test", "d", "4.png"),
+    }
+    assert read(tmp_path).form == "folders of classes, split in train, val, test"
+
+
+def test_one_part_alone(tmp_path: Path) -> None:
+    made(tmp_path, "x/train/a/1.png", "x/train/b/1.png")
+    assert found(tmp_path) == {("train", "a", "1.png"), ("train", "b", "1.png")}
+
+
+def test_things_beside_a_split(tmp_path: Path) -> None:
+    made(tmp_path, "train/a/1.png", "val/b/1.png", "docs/figure.png", "logo.png", "readme.txt")
+    assert found(tmp_path) == {("train", "a", "1.png"), ("val", "b", "1.png")}
+    assert read(tmp_path).remarks == (
+        "2 images lie beside the class folders and were left out, the first is docs/figure.png",
+    )
+
+
+@pytest.mark.parametrize("wrapper", ["", "w/"])
+@pytest.mark.parametrize("beside", ["unlabeled/", "unlabeled/images/"])
+@pytest.mark.parametrize("part", ["train", "Training"])
+def test_one_part_beside_unlabelled_images(
+    tmp_path: Path, wrapper: str, beside: str, part: str
+) -> None:
+    made(tmp_path, *(f"{wrapper}{part}/c{i}/1.png" for i in range(4)))
+    made(tmp_path, *(f"{wrapper}{beside}{i}.png" for i in range(5)))
+    assert found(tmp_path) == {("train", f"c{i}", "1.png") for i in range(4)}
+    assert read(tmp_path).remarks == (
+        "5 images lie beside the class folders and were left out, the first is "
+        f"{wrapper}{beside}0.png",
+    )
+
+
+@pytest.mark.parametrize("wrapper", ["", "w/"])
+def test_class_called_train_with_folders_in_it_among_others(tmp_path: Path, wrapper: str) -> None:
+    """It may be a part, so that is said."""
+    names = ("train/steam/1.png", "train/diesel/1.png", "plane/1.png", "car/1.png")
+    made(tmp_path, *(wrapper + name for name in names))
+    assert classes(tmp_path) == ("car", "plane", "train")
+    assert read(tmp_path).remarks == (
+        f"{wrapper}train was taken for a class, although all its images lie in sub-folders: if "
+        f"diesel is a class, give {tmp_path / wrapper / 'train'}",
+    )
+    made(tmp_path, f"{wrapper}train/1.png")
+    assert classes(tmp_path) == ("car", "plane", "train")
+    assert read(tmp_path).remarks == ()
+
+
+def test_classes_of_which_all_have_folders_in_them(tmp_path: Path) -> None:
+    made(tmp_path, *(f"{n}/{y}/1.png" for n in ("train", "car") for y in (2021, 2022, 2023)))
+    assert classes(tmp_path) == ("car", "train")
+    assert read(tmp_path).remarks == ()
+
+
+@pytest.mark.parametrize("wrapper", ["", "w/"])
+def test_class_that_is_called_train(tmp_path: Path, wrapper: str) -> None:
+    made(tmp_path, *(f"{wrapper}{name}/1.png" for name in ("train", "plane", "car")))
+    assert classes(tmp_path) == ("car", "plane", "train")
+    assert read(tmp_path).parts == ()
+    made(tmp_path, f"{wrapper}train/steam/1.png", f"{wrapper}plane/jet/1.png")
+    assert classes(tmp_path) == ("car", "plane", "train")
+
+
+def test_class_that_is_called_train_within_a_split(tmp_path: Path) -> None:
+    made(tmp_path, "train/train/1.png", "train/car/1.png", "test/plane/1.png", "test/bus/1.png")
+    assert found(tmp_path) == {
+        ("train", "train", "1.png"),
+        ("train", "car", "1.png"),
+        ("test", "plane", "1.png"),
+        ("test", "bus", "1.png"),
+    }
+
+
+@pytest.mark.parametrize("names", [("train/1.png", "test/2.png"), ("val/1.JPEG",)])
+def test_split_without_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    made(tmp_path, *names)
+    with pytest.raises(KedgeError, match="no class was found; expected one sub-folder per class"):
+        read(tmp_path)
+
+
+def test_flat_val_of_imagenet(tmp_path: Path) -> None:
+    made(tmp_path, "train/n01/n01_1.JPEG", "train/n02/n02_1.JPEG")
+    made(tmp_path, *(f"val/ILSVRC2012_val_0000000{i}.JPEG" for i in range(1, 4)))
+    catalogue = read(tmp_path)
+    assert catalogue.classes == ("n01", "n02")
+    assert catalogue.parts == ("train",)
+    assert catalogue.remarks == (
+        "3 images lie beside the class folders and were left out, the first is "
+        "val/ILSVRC2012_val_00000001.JPEG",
+    )
+
+
+@pytest.mark.parametrize("wrapper", ["w/", "w/v/", "a wrapper/train station/"])
+def test_wrapper(tmp_path: Path, wrapper: str) -> None:
+    made(tmp_path, f"{wrapper}ant/1.png", f"{wrapper}ant/more/2.png", f"{wrapper}bat/1.png")
+    made(tmp_path, f"{wrapper}loose.png", "top.png", f"{wrapper}readme.txt")
+    assert classes(tmp_path) == ("ant", "bat")
+    assert read(tmp_path).remarks[0].startswith("2 images lie beside the class folders")
+
+
+def test_one_class(tmp_path: Path) -> None:
+    made(tmp_path, "w/ant/1.png", "w/ant/2.png")
+    assert classes(tmp_path) == ("ant",)
+    assert classes(tmp_path / "w") == ("ant",)
+    assert not folder_reader.FolderReader().recognises(tree_of(tmp_path / "w" / "ant"))
+
+
+def test_parts_within_classes_are_no_split(tmp_path: Path) -> None:
+    made(tmp_path, "cat/train/1.png", "cat/test/2.png", "dog/train/1.png")
+    assert found(tmp_path) == {("", "cat", "1.png"), ("", "cat", "2.png"), ("", "dog", "1.png")}
+
+
+def test_folder_that_was_given_one_level_too_high(tmp_path: Path) -> None:
+    deliveries = [f"{month}/{name}/1.png" for month in ("jan", "feb") for name in ("ant", "bee")]
+    made(tmp_path / "all", *deliveries)
+    assert classes(tmp_path / "all") == ("feb", "jan")  # it may be meant
+    assert read(tmp_path / "all").remarks == (
+        f"all images lie in sub-folders, such as feb/ant: if ant is a class, give "
+        f"{tmp_path / 'all' / 'feb'}",
+    )
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in deliveries:
+            archive.writestr(f"all/{name}", b"x")
+    assert read(tmp_path / "all.zip").remarks == (
+        "all images lie in sub-folders, such as all/feb/ant: if ant is a class, give all/feb "
+        "alone, unpacked",
+    )
+    made(
+        tmp_path / "split", *(f"{part}/{name}" for part in ("train", "val") for name in deliveries)
+    )
+    (remark,) = read(tmp_path / "split").remarks
+    assert remark.endswith(f"if ant is a class, give {tmp_path / 'split' / 'train' / 'feb'}")
+    made(tmp_path / "ids", "jan/n01440764/1.png", "jan/n01443537/1.png", "feb/n01440764/1.png")
+    assert "jan/n01440764" in read(tmp_path / "ids").remarks[0]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ant/images/1.png", "bee/images/1.png"),  # as Tiny-ImageNet has it
+        ("ant/images/1.png", "bee/pictures/1.png"),
+        ("ant/2023/may/1.png", "ant/2024/june/1.png", "bee/2023/may/1.png", "bee/2024/may/1.png"),
+        ("Greek/character01/1.png", "Greek/character02/1.png", "Latin/character01/1.png"),
+        ("ant/train/1.png", "ant/test/1.png", "ant/masks/1.png", "bee/train/1.png"),
+        ("ant/young/1.png", "ant/old/1.png", "bee/young/1.png", "bee/old/1.png", "bee/1.png"),
+        ("ant/young/1.png", "ant/old/1.png", "bee/all/1.png", "cat/all/1.png"),
+    ],
+)
+def test_deeper_folders_that_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    made(tmp_path, *names)
+    assert read(tmp_path).remarks == ()
+
+
+# ── what does not count ──────────────────────────────────────────────────────────────────────
+
+
+def test_endings_in_any_case(tmp_path: Path) -> None:
+    names = ("1.PNG", "2.Jpg", "3.JPEG", "4.webp", "5.BMP", "6.tiff", "7.GIF", "8.ppm")
+    others = ("a.txt", "b.png.bak", "png", "c.", "Thumbs.db", "desktop.ini", "d.svg", "e.pdf")
+    made(tmp_path, *(f"ant/{name}" for name in (*names, *others)))
+    assert {file for _, _, file in found(tmp_path)} == set(names)
+
+
+def test_hidden_files_and_those_of_systems(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png", "bat/1.png")
+    odd = (".hidden.png", ".git/1.png", "ant/.1.png", "ant/.thumbs/1.png", "ant/@eaDir/1.png")
+    made(tmp_path, *odd, "__MACOSX/ant/1.png", "lost+found/1.png", "ant/Thumbs.db")
+    assert found(tmp_path) == {("", "ant", "1.png"), ("", "bat", "1.png")}
+    assert read(tmp_path).remarks == ()
+
+
+def test_empty_folders_are_named(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png", "bat/1.png", "texts/1.txt", "apples/.DS_Store")
+    (tmp_path / "empty").mkdir()
+    assert classes(tmp_path) == ("ant", "bat")
+    assert read(tmp_path).remarks == (
+        "2 folders are empty and were left out, the first is apples",
+        "1 folder holds no image and was left out: texts",
+    )
+
+
+def test_background_is_named(tmp_path: Path) -> None:
+    made(tmp_path, "101_ObjectCategories/BACKGROUND_Google/1.png", "101_ObjectCategories/ant/1.png")
+    catalogue = read(tmp_path)
+    assert catalogue.classes == ("BACKGROUND_Google", "ant")
+    assert catalogue.noticed == (
+        "BACKGROUND_Google looks like a background, which is no class: leave it out with 'kedge "
+        "data pack' and --without BACKGROUND_Google",
+    )
+    assert catalogue.only({"ant"}).noticed == ()
+
+
+def test_images_without_folders_are_not_recognised(tmp_path: Path) -> None:
+    made(tmp_path, "1.png", "2.png")
+    assert not folder_reader.FolderReader().recognises(tree_of(tmp_path))
+    assert not folder_reader.FolderReader().recognises(tree_of(tmp_path / "1.png"))
+    with pytest.raises(KedgeError, match="no class was found"):
+        folder_reader.FolderReader().read(tree_of(tmp_path))
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────
+
+ODD = (
+    "two\nlines",
+    "'single' and \"double\"",
+    "🦊 fox",
+    " spaces ",
+    "ends with a dot.",
+    "back\\slash",
+    "[red]markup",
+    "-option",
+    "--",
+    "tab\t",
+    "%s {0} $HOME `ls`",
+    "n" * 255,
+    "é",
+    "e\u0301",
+    "C:",
+    "~",
+    "*?",
+    "\x1b[31m",
+    "\u202eright to left",
+)
+
+
+def test_class_names_of_any_characters(tmp_path: Path) -> None:
+    made(tmp_path, *(f"{name}/1.png" for name in ODD))
+    assert set(classes(tmp_path)) == {plain_name(name) for name in ODD}
+    assert len(read(tmp_path)) == len(ODD)
+
+
+def test_names_that_differ_in_blanks_or_accents_are_one_class(tmp_path: Path) -> None:
+    """As macOS writes "é", and as others do. Two classes of one name would learn nonsense."""
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    draw(tmp_path / composed / "1.png", 10)
+    draw(tmp_path / apart / "2.png", 20)
+    draw(tmp_path / "cafz" / "3.png", 30)
+    draw(tmp_path / "Bee" / "4.png", 40)
+    draw(tmp_path / "Bee " / "5.png", 50)
+    catalogue = read(tmp_path)
+    assert catalogue.classes == ("Bee", "cafz", composed)
+    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.pictures.fetch(range(5))]
+    by_class: dict[str, set[int]] = {}
+    for label, value in zip(catalogue.labels, pixels, strict=True):
+        by_class.setdefault(catalogue.classes[label], set()).add(value)
+    assert by_class == {"Bee": {40, 50}, "cafz": {30}, composed: {10, 20}}
+    assert catalogue.remarks == (
+        "2 classes are written in several ways, which differ in blanks or accents only: their "
+        "images were joined, the first is Bee",
+    )
+
+
+def test_name_alone_is_written_plainly_and_not_remarked_on(tmp_path: Path) -> None:
+    made(tmp_path, "cafe\u0301/1.png", " bee/1.png", "train/1.png")
+    assert read(tmp_path).classes == ("bee", "caf\u00e9", "train")
+    assert read(tmp_path).remarks == ()
+
+
+def test_class_in_two_parts_under_two_names_is_one(tmp_path: Path) -> None:
+    """Or it would be tested on as unseen."""
+    made(tmp_path, "train/caf\u00e9/1.png", "test/cafe\u0301/2.png", "test/ant/1.png")
+    catalogue = read(tmp_path)
+    assert catalogue.classes_of("train") == ("caf\u00e9",)
+    assert catalogue.classes_of("test") == ("ant", "caf\u00e9")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_remarks_stay_on_their_line(tmp_path: Path, name: str) -> None:
+    made(tmp_path, "ant/1.png", "bat/1.png", f"{name}/1.txt")
+    (remark,) = read(tmp_path).remarks
+    assert remark.isprintable()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs names of bytes")
+@pytest.mark.parametrize("name", [b"caf\xe9/1.png", b"cafe/\xff.png"])
+def test_name_that_is_not_utf8(tmp_path: Path, name: bytes) -> None:
+    made(tmp_path, "ant/1.png")
+    file = os.path.join(os.fsencode(tmp_path), name)
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    with open(file, "wb"):
+        pass
+    with pytest.raises(KedgeError, match="this name is not UTF-8; rename it") as caught:
+        tree_of(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+# ── links ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_links_to_class_folders_and_images_are_followed(tmp_path: Path) -> None:
+    """As splits are made: the images lie elsewhere, once."""
+    made(tmp_path / "all", "ant/1.png", "bat/1.png", "cow/1.png")
+    for part, name in (("train", "ant"), ("train", "bat"), ("test", "cow")):
+        (tmp_path / "split" / part).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "split" / part / name).symlink_to(tmp_path / "all" / name)
+    (tmp_path / "split" / "test" / "dog").mkdir()
+    (tmp_path / "split" / "test" / "dog" / "2.png").symlink_to(tmp_path / "all" / "cow" / "1.png")
+    assert found(tmp_path / "split") == {
+        ("train", "ant", "1.png"),
+        ("train", "bat", "1.png"),
+        ("test", "cow", "1.png"),
+        ("test", "dog", "2.png"),
+    }
+    assert read(tmp_path / "split").remarks == ()
+
+
+def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png", "bat/1.png")
+    (tmp_path / "ant" / "gone.png").symlink_to(tmp_path / "gone.png")
+    (tmp_path / "bat" / "self.png").symlink_to(tmp_path / "bat" / "self.png")
+    (tmp_path / "cow").symlink_to(tmp_path / "elsewhere")
+    assert len(read(tmp_path)) == 2
+    assert read(tmp_path).remarks == (
+        "3 links lead nowhere and were left out, the first is ant/gone.png",
+    )
+
+
+def test_circles_of_links(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png", "bat/1.png")
+    (tmp_path / "ant" / "up").symlink_to(tmp_path)
+    (tmp_path / "ant" / "here").symlink_to(tmp_path / "ant")
+    catalogue = read(tmp_path)
+    assert len(catalogue) == 2
+    assert catalogue.remarks == (
+        "2 folders are reached by links in circles and were left out, the first is ant/here",
+    )
+
+
+def test_maze_of_links(tmp_path: Path) -> None:
+    """Every folder links to every other: there are millions of ways without a circle."""
+    for i in range(12):
+        made(tmp_path, f"c{i:02}/1.png")
+        for k in range(12):
+            (tmp_path / f"c{i:02}" / f"to{k:02}").symlink_to(tmp_path / f"c{k:02}")
+    catalogue = read(tmp_path)
+    assert len(catalogue.classes) == 12
+    assert "in circles" in catalogue.remarks[0]
+
+
+def test_special_files_do_not_block(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png")
+    os.mkfifo(tmp_path / "ant" / "pipe.png")
+    assert found(tmp_path) == {("", "ant", "1.png")}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_folder_that_may_not_be_read(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png", "bat/1.png")
+    (tmp_path / "bat").chmod(0)
+    try:
+        with pytest.raises(KedgeError, match=r"bat/?: cannot be read \(Permission denied\)"):
+            tree_of(tmp_path)
+    finally:
+        (tmp_path / "bat").chmod(0o700)
+
+
+# ── the tree itself ──────────────────────────────────────────────────────────────────────────
+
+
+def test_order_is_that_of_the_names(tmp_path: Path) -> None:
+    names = [f"{c}{s}{i}.png" for c in "ab" for s in ("/", "-x/", "/x/", ".x/") for i in range(5)]
+    made(tmp_path, *random.Random(0).sample(names, len(names)))
+    assert tree_of(tmp_path).names == tuple(sorted(names))
+
+
+def test_stamp_follows_the_images(tmp_path: Path) -> None:
+    draw(tmp_path / "ant" / "1.png")
+    before = read(tmp_path).stamp
+    made(tmp_path, "notes.txt")
+    assert read(tmp_path).stamp == before
+    draw(tmp_path / "ant" / "2.png")
+    after = read(tmp_path).stamp
+    assert after != before
+    os.utime(tmp_path / "ant" / "2.png", ns=(1, 1))
+    assert read(tmp_path).stamp != after
+
+
+def test_files_that_vanish(tmp_path: Path) -> None:
+    made(tmp_path, "ant/1.png", "ant/2.png")
+    tree = tree_of(tmp_path)
+    (tmp_path / "ant" / "2.png").unlink()
+    with pytest.raises(KedgeError, match=r"2\.png: cannot be read"):
+        folder_reader.FolderReader().read(tree)
+    with pytest.raises(KedgeError, match=r"2\.png: cannot be read"):
+        tree.read("ant/2.png")
+
+
+def test_one_file(tmp_path: Path) -> None:
+    made(tmp_path, "a.pkl", "b.pkl")
+    tree = tree_of(tmp_path / "a.pkl")
+    assert tree.names == ("a.pkl",)
+    assert tree.local("a.pkl") == tmp_path / "a.pkl"
+    assert FolderTree(tmp_path, ()).names == ()
+
+
+def test_folder_that_is_called_like_an_archive(tmp_path: Path) -> None:
+    made(tmp_path / "x.zip", "ant/1.png")
+    assert tree_of(tmp_path / "x.zip").names == ("ant/1.png",)
+
+
+def test_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf\xc3\xa9")
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    tree = tree_of(tmp_path)
+    assert tree.text("a.txt") == "é"
+    with pytest.raises(KedgeError, match=r"b\.txt: this text is not UTF-8; save it so"):
+        tree.text("b.txt")
+
+
+def test_very_deep_folders(tmp_path: Path) -> None:
+    deep = "/".join("d" * 900)
+    made(tmp_path, f"{deep}/ant/1.png", f"{deep}/bat/1.png")
+    assert classes(tmp_path) == ("ant", "bat")
+
+
+def test_many_files_are_not_looked_at_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(200)))
+    looked = []
+    stat = os.stat
+    monkeypatch.setattr(
+        os, "stat", lambda *args, **more: looked.append(args) or stat(*args, **more)
+    )
+    tree_of(tmp_path)
+    assert len(looked) < 10

@@ -1,0 +1,580 @@
+"""Images that are given as Python objects: arrays, tensors, lists, and other people's data sets."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset, TensorDataset
+
+from kedge.data.decode import ImageSpec, decode
+from kedge.data.in_memory import given_catalogue
+from kedge.data.index import ImageIndex
+from kedge.data.open import open_images
+from kedge.errors import KedgeError
+from kedge.utils import progress
+
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+GREY = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
+LABELS = [2, 0, 1, 1, 0, 2]
+
+
+def images(found: ImageIndex, n_channels: int = 3) -> list[np.ndarray]:
+    """Height×width×channels, as they come out in the end."""
+    pictures = found.pictures.fetch(range(len(found)))
+    return [decode(picture, ImageSpec(8, n_channels)).transpose(1, 2, 0) for picture in pictures]
+
+
+def same(found: ImageIndex, expected: np.ndarray) -> bool:
+    got = np.stack(images(found, 1 if expected.ndim == 3 else 3))
+    return np.array_equal(got[..., 0] if expected.ndim == 3 else got, expected)
+
+
+def named(found: ImageIndex) -> list[str]:
+    return [found.classes[i] for i in found.labels]
+
+
+def sentence(given: object) -> str:
+    with pytest.raises(KedgeError) as caught:
+        given_catalogue(given)
+    said = str(caught.value)
+    assert said.endswith(".")
+    assert "\n" not in said
+    return said
+
+
+class DataSet:
+    """As torchvision's are, with whatever else is asked for."""
+
+    def __init__(self, items: Sequence[Any], **attributes: Any) -> None:
+        self.items, self.asked = items, 0
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> Any:
+        assert type(i) is int
+        self.asked += 1
+        item = self.items[i]
+        if isinstance(item, Exception):
+            raise item
+        return item() if callable(item) else item
+
+
+# ── images and labels ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (COLOUR, COLOUR),
+        (GREY, GREY),
+        (GREY[..., None], GREY),
+        (GREY[:, None], GREY),
+        (COLOUR.transpose(0, 3, 1, 2), COLOUR),
+        (torch.from_numpy(COLOUR).permute(0, 3, 1, 2), COLOUR),
+        (torch.from_numpy(COLOUR), COLOUR),
+        (torch.from_numpy(GREY), GREY),
+        (torch.from_numpy(GREY)[:, None], GREY),
+        (COLOUR.astype(np.float32) / 255, COLOUR),
+        (GREY.astype(np.float64) / 255, GREY),
+        (COLOUR.astype(np.float16) / 255, COLOUR),
+        (torch.from_numpy(COLOUR).permute(0, 3, 1, 2) / 255, COLOUR),
+        ((torch.from_numpy(GREY) / 255).requires_grad_(), GREY),
+        (list(COLOUR), COLOUR),
+        ([Image.fromarray(image) for image in COLOUR], COLOUR),
+        ([Image.fromarray(image) for image in GREY], GREY),
+    ],
+)
+def test_layouts(given: Any, expected: np.ndarray) -> None:
+    found = given_catalogue((given, LABELS))
+    assert same(found, expected)
+    assert named(found) == [f"class {label:04}" for label in LABELS]
+    first = given[0]
+    floats = "float" in str(getattr(first, "dtype", ""))
+    assert any("floats" in remark for remark in found.remarks) == floats
+    assert str(found.path) == "images given in memory"
+    assert found.parts == ()
+
+
+def test_all_values_survive_floats() -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    found = given_catalogue((torch.from_numpy(every) / 255, [0]))
+    assert np.array_equal(next(found.pictures.fetch([0])), every[0])
+
+
+def test_narrow_images_are_ambiguous_and_follow_the_kind() -> None:
+    """3×8×3 pixels or channels: arrays have channels last, tensors first."""
+    given = RNG.integers(0, 256, (2, 3, 8, 3), dtype=np.uint8)
+    array = next(given_catalogue((given, [0, 1])).pictures.fetch([0]))
+    tensor = next(given_catalogue((torch.from_numpy(given), [0, 1])).pictures.fetch([0]))
+    assert np.array_equal(array, given[0])
+    assert np.array_equal(tensor, given[0].transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        LABELS,
+        tuple(LABELS),
+        np.array(LABELS),
+        np.array(LABELS, dtype=np.uint8),
+        np.array(LABELS)[:, None],
+        torch.tensor(LABELS),
+        [torch.tensor(label) for label in LABELS],
+        [np.int16(label) for label in LABELS],
+    ],
+)
+def test_kinds_of_labels(labels: Any) -> None:
+    plain = given_catalogue((COLOUR, labels))
+    assert named(plain)[:3] == ["class 0002", "class 0000", "class 0001"]
+    called = given_catalogue((COLOUR, labels, ["x", "y", "a", "without images"]))
+    assert called.classes == ("a", "x", "y")
+    assert named(called) == ["a", "x", "y", "y", "x", "a"]
+    assert same(called, COLOUR)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, dtype=object)])
+def test_labels_that_are_names(kind: Callable[[Any], Any]) -> None:
+    names = [["ant", "bat", "cat"][label] for label in LABELS]
+    for given in ((COLOUR, kind(names)), (COLOUR, kind(names), ["cat", "bat", "ant", "dog"])):
+        found = given_catalogue(given)
+        assert named(found) == names
+        assert found.classes == ("ant", "bat", "cat")
+
+
+def test_names_that_are_tuples_or_occur_twice() -> None:
+    names = [("crane",), ("dog", "hound"), ("crane",)]
+    found = given_catalogue((COLOUR, LABELS, names))
+    assert found.classes == ("crane (0)", "crane (2)", "dog, hound")
+    assert named(found)[:3] == ["crane (2)", "crane (0)", "dog, hound"]
+
+
+def test_paths(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(6)]
+    for file, image in zip(files, COLOUR, strict=True):
+        Image.fromarray(image).save(file)
+    for given in (files, [str(file) for file in files], np.array([str(file) for file in files])):
+        found = given_catalogue((given, LABELS))
+        assert same(found, COLOUR)
+        assert found.pictures.name(3) == str(files[3])
+    files[2].unlink()
+    found = given_catalogue((files, LABELS))
+    assert [p == b"" for p in found.pictures.fetch(range(6))] == [False] * 2 + [True] + [False] * 3
+    assert "is not there" in sentence(([tmp_path / "no.png"], [0]))
+
+
+def test_images_of_different_sizes() -> None:
+    given = [RNG.integers(0, 256, (5 + i, 9, 3), dtype=np.uint8) for i in range(3)]
+    ragged = np.empty(3, dtype=object)
+    ragged[:] = given
+    for some in (given, ragged):
+        found = given_catalogue((some, [0, 1, 0]))
+        pictures = list(found.pictures.fetch(range(3)))
+        assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr"])
+def test_modes_of_pillow(mode: str) -> None:
+    ramp = np.tile(np.linspace(0, 255, 8).astype(np.uint8), (8, 1))
+    plain = Image.fromarray(ramp)
+    image = Image.fromarray(ramp.astype(np.uint16) * 257) if mode == "I;16" else plain.convert(mode)
+    (got,) = images(given_catalogue(([image], [0])))
+    assert np.abs(got.astype(int) - ramp[..., None]).max() <= (255 if mode == "1" else 3)
+
+
+def test_transparency_shows_white() -> None:
+    clear = np.zeros((1, 8, 8, 4), dtype=np.uint8)
+    for given in (clear, clear.transpose(0, 3, 1, 2), [Image.fromarray(clear[0])]):
+        (got,) = images(given_catalogue((given, [0])))
+        assert (got == 255).all()
+
+
+def test_a_camera_that_was_turned() -> None:
+    image = Image.fromarray(COLOUR[0])
+    image.getexif()[0x0112] = 3
+    (got,) = images(given_catalogue(([image], [0])))
+    assert np.array_equal(got, COLOUR[0][::-1, ::-1])
+
+
+# ── by class ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    Image.fromarray(COLOUR[5]).save(path)
+    given = {
+        "cat": COLOUR[:2],
+        "ant": [COLOUR[2], Image.fromarray(COLOUR[3]), torch.from_numpy(COLOUR[4]), path],
+        "none": [],
+    }
+    found = given_catalogue(given)
+    assert found.classes == ("ant", "cat")
+    assert named(found) == ["cat"] * 2 + ["ant"] * 4
+    assert same(found, COLOUR)
+    assert found.remarks == ("1 class has no image and was left out: none",)
+    assert found.pictures.name(1) == "image of 'cat', 1"
+    assert found.pictures.name(5) == str(path)
+    assert given_catalogue({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
+
+
+# ── data sets ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("attribute", ["targets", "labels", "_labels"])
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_labels_at_hand_are_not_asked_for(attribute: str, kind: Callable[[Any], Any]) -> None:
+    items = [(Image.fromarray(COLOUR[i % 6]), i % 3) for i in range(600)]
+    given = DataSet(
+        items, classes=["b", "c", "a"], **{attribute: kind([i % 3 for i in range(600)])}
+    )
+    found = given_catalogue(given)
+    assert given.asked < 40
+    assert found.classes == ("a", "b", "c")
+    assert named(found)[:4] == ["b", "c", "a", "b"]
+    assert same(found, np.concatenate([COLOUR] * 100))
+    assert found.remarks == ()
+    assert found.pictures.name(17) == "item 17"
+
+
+@pytest.mark.parametrize("label", [int, str, np.int64, np.array, torch.tensor])
+def test_labels_that_must_be_asked_for(label: Callable[[Any], Any]) -> None:
+    given = DataSet([(image, label(i)) for image, i in zip(COLOUR, LABELS, strict=True)])
+    found = given_catalogue(given)
+    expected = [str(i) if label is str else f"class {i:04}" for i in LABELS]
+    assert named(found) == expected
+    assert same(found, COLOUR)
+
+
+def test_labels_at_hand_that_are_wrong() -> None:
+    """A `target_transform` changes what items say, but neither `targets` nor `classes`."""
+    items = [(image, i + 1) for image, i in zip(COLOUR, LABELS, strict=True)]
+    found = given_catalogue(DataSet(items, targets=LABELS, classes=["a", "b", "c", "d"]))
+    assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
+    assert "do not fit" in found.remarks[0]
+    for wrong in (LABELS[:3], [[1, 0]] * 6, np.eye(6), "abcdef", {1: 2}, None):
+        found = given_catalogue(DataSet(items, targets=wrong))
+        assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
+
+
+def test_classes_that_do_not_fit() -> None:
+    items = list(zip(COLOUR, LABELS, strict=True))
+    for classes in (["a", "b"], {"a": 0}, [1, 2, 3], "abc", []):
+        found = given_catalogue(DataSet(items, classes=classes))
+        assert found.classes == ("class 0000", "class 0001", "class 0002")
+
+
+def test_data_sets_of_torch() -> None:
+    tensors = torch.from_numpy(COLOUR).permute(0, 3, 1, 2) / 255
+    whole = TensorDataset(tensors, torch.tensor(LABELS))
+    found = given_catalogue(whole)
+    assert same(found, COLOUR)
+    assert named(found)[0] == "class 0002"
+    items = list(zip(COLOUR, LABELS, strict=True)) * 100
+    owner = DataSet(items, targets=LABELS * 100, classes=["x", "y", "z"])
+    part = Subset(owner, list(range(1, 600, 2)))
+    found = given_catalogue(part)
+    assert owner.asked < 40
+    assert named(found)[:3] == ["x", "y", "z"]
+    assert same(found, np.concatenate([COLOUR[1::2]] * 100))
+
+
+def test_a_list_of_pairs_is_a_data_set() -> None:
+    pairs = list(zip(COLOUR, LABELS, strict=True))
+    assert same(given_catalogue(pairs), COLOUR)
+    assert same(given_catalogue(tuple(pairs[:2])), COLOUR[:2])
+
+
+def test_items_that_raise() -> None:
+    items: list[Any] = [(image, i) for image, i in zip(COLOUR, LABELS, strict=True)] * 4
+    items[0], items[7] = OSError("truncated"), ValueError("broken")
+    at_hand = given_catalogue(DataSet(items, targets=LABELS * 4))
+    pictures = list(at_hand.pictures.fetch(range(24)))
+    assert [i for i, picture in enumerate(pictures) if isinstance(picture, bytes)] == [0, 7]
+    asked = given_catalogue(DataSet(items))
+    assert len(asked) == 22
+    assert asked.remarks == (
+        "2 items cannot be had and were left out, the first is item 0 (OSError)",
+    )
+    assert asked.pictures.name(0) == "item 1"
+    assert np.array_equal(next(asked.pictures.fetch([6])), COLOUR[2])
+
+
+def test_random_transforms_are_named() -> None:
+    items = [(lambda i=i: (RNG.integers(0, 256, (8, 8), dtype=np.uint8), i)) for i in LABELS]
+    found = given_catalogue(DataSet(items))
+    assert "without random transforms" in found.remarks[0]
+    assert found.stamp == given_catalogue(DataSet(items)).stamp
+
+
+# ── what is wrong ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (5, "int is nothing that holds images"),
+        (None, "NoneType is nothing"),
+        (COLOUR, "ndarray is nothing"),
+        (iter([1]), "is nothing that holds images"),
+        ((COLOUR, LABELS[:-1]), "6 images but 5 labels"),
+        ((COLOUR[0], LABELS), "shape (8, 8, 3)"),
+        ((COLOUR[None], LABELS), "shape (1, 6, 8, 8, 3)"),
+        ((COLOUR[..., :2], LABELS), "shape (8, 8, 2)"),
+        ((COLOUR.astype(np.int64), LABELS), "of int64"),
+        ((COLOUR > 9, LABELS), "of bool"),
+        ((COLOUR.astype(np.float32), LABELS), "expected 0 to 1"),
+        ((COLOUR / 127.5 - 1, LABELS), "without Normalize"),
+        ((COLOUR * np.nan, LABELS), "floats from nan"),
+        ((torch.zeros(6, 3, 8, 8, dtype=torch.bfloat16), LABELS), "BFloat16"),
+        ((iter(COLOUR), LABELS), "expected an array of several"),
+        (("images", LABELS), "images are of type str"),
+        ((COLOUR, "labels"), "labels are of type str"),
+        ((COLOUR, 3), "labels are of type int"),
+        ((COLOUR, np.eye(6)), "labels are of float64 in the shape (6, 6)"),
+        ((COLOUR, [0.5] * 6), "a label is '0.5'"),
+        ((COLOUR, [[1, 0]] * 6), "a label is '[1, 0]'"),
+        ((COLOUR, [None] * 6), "a label is 'None'"),
+        ((COLOUR, [""] * 6), "a label is ''"),
+        ((COLOUR, [0, 1, "x", 0, 1, 0]), "some are text"),
+        ((COLOUR, [0, 1, -1, 0, 1, 0]), "image 2 has the label -1"),
+        ((COLOUR, LABELS, ["a", "b"]), "not among the 2 classes"),
+        ((COLOUR, LABELS, [1, 2, 3]), "must be a list of texts"),
+        ((COLOUR, ["x"] * 6, ["a", "b"]), "not among the 2 classes"),
+        (([None] * 6, LABELS), "of type NoneType"),
+        (([], []), "no image was found"),
+        ((COLOUR[:0], []), "no image was found"),
+        ({}, "no image was found"),
+        ({"a": COLOUR[0]}, "expected several images"),
+        ({"a": Path("x")}, "images are of type"),
+        ({"a": "x.png"}, "images are of type str"),
+        ({None: COLOUR}, "a label is 'None'"),
+        ([], "data set list is empty"),
+        (list(COLOUR), "item 0 of the data set is of type ndarray"),
+        ([{"image": COLOUR[0], "label": 0}], "of type dict; expected (image, label)"),
+        ([(COLOUR[0], np.zeros(3))], "a label is"),
+        ([("no.png", 0)], "no.png is not there"),
+        ([(COLOUR[0], 0), (torch.full((3, 8, 8), -2.1), 1)], "without Normalize"),
+        ("text", "item 0 of the data set is of type str"),
+    ],
+)
+def test_wrong_things(given: object, said: str) -> None:
+    assert said in sentence(given)
+
+
+def test_data_sets_that_do_not_work() -> None:
+    said = sentence(DataSet([TypeError("'NoneType' object is not callable")] * 9))
+    assert "raises TypeError ('NoneType' object is not callable)" in said
+
+    class Endless(DataSet):
+        def __len__(self) -> int:
+            raise TypeError("has no length")
+
+    assert "has no length" in sentence(Endless([]))
+
+
+def test_stamps() -> None:
+    def stamp(*given: Any) -> str:
+        return given_catalogue(given).stamp
+
+    again = COLOUR.copy()
+    assert stamp(again, LABELS) == stamp(COLOUR, LABELS)
+    assert stamp(COLOUR, [*LABELS[:-2], 2, 0]) != stamp(COLOUR, LABELS)
+    assert stamp(COLOUR, LABELS, ["a", "b", "c"]) != stamp(COLOUR, LABELS)
+    again[3, 4, 4, 1] ^= 1
+    assert stamp(again, LABELS) != stamp(COLOUR, LABELS)
+    items = list(zip(COLOUR, LABELS, strict=True))
+    assert given_catalogue(items).stamp == given_catalogue(DataSet(items).items).stamp
+    assert given_catalogue(items).stamp != given_catalogue(items[:-1]).stamp
+
+
+def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
+    """A mapped array, of which the file is empty."""
+    mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(12_000, 84, 84, 3))
+    found = given_catalogue((mapped, np.arange(12_000) % 7))
+    (picture,) = found.pictures.fetch([11_999])
+    assert isinstance(picture, np.ndarray)
+    assert np.shares_memory(picture, mapped)
+
+
+def test_torch_is_not_imported() -> None:
+    code = (
+        "import sys, numpy as np; import kedge.data.in_memory.images as g; "
+        "before = 'torch' in sys.modules; "
+        "g.picture_of(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# ── labels that are not those of the items ───────────────────────────────────────────────────
+
+
+def many(relabelled: Callable[[int], int] = int) -> tuple[list[Any], list[int]]:
+    """A thousand items of a hundred classes, and the labels before they are changed. What is
+    changed is so rare that looking at a few items cannot find it."""
+    before = [i // 10 for i in range(1000)]
+    return [(COLOUR[i % 6], relabelled(label)) for i, label in enumerate(before)], before
+
+
+def merged(label: int) -> int:
+    return 4 if label in (5, 6, 7, 8) else label
+
+
+def test_target_transform_counts() -> None:
+    names = [f"n{i}" for i in range(100)]
+    items, before = many(merged)
+    given = DataSet(items, targets=before, classes=names, target_transform=merged)
+    for each, n in ((given, 1000), (Subset(given, list(range(900))), 900)):
+        found = given_catalogue(each)
+        assert named(found) == [f"class {label:04}" for _, label in items[:n]]
+        assert "do not fit" in found.remarks[0]  # the names are of the labels before
+    items, before = many()
+    found = given_catalogue(DataSet(items, targets=before, classes=names, target_transform=int))
+    assert named(found) == [f"n{label}" for label in before]  # it changes none of them
+    assert found.remarks == ()
+
+
+class Wrapper:
+    """Passes on what it has not itself, as many do."""
+
+    def __init__(self, inner: DataSet, relabelled: Callable[[int], int]) -> None:
+        self.inner, self.relabelled = inner, relabelled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, i: int) -> Any:
+        image, label = self.inner[i]
+        return image, self.relabelled(label)
+
+
+def test_wrapper_counts_and_not_what_is_within() -> None:
+    items, before = many()
+    inner = DataSet(items, targets=before, classes=[f"n{i}" for i in range(100)])
+    found = given_catalogue(Wrapper(inner, merged))
+    assert named(found) == [f"class {merged(label):04}" for label in before]
+    assert len(found.classes) == 96
+    found = given_catalogue(Wrapper(inner, int))
+    assert named(found) == [f"n{label}" for label in before]
+
+
+@pytest.mark.parametrize("most", [200, 300, 65535])
+@pytest.mark.parametrize("mode", ["I;16", "I;16B"])
+def test_deep_images_of_pillow_are_scaled_as_files_are(
+    tmp_path: Path, mode: str, most: int
+) -> None:
+    """By their depth and not by what they hold: two of them stay comparable."""
+    ramp = np.linspace(0, most, 64).reshape(8, 8).astype(np.uint16)
+    image = Image.fromarray(ramp.astype({"I;16": np.uint16, "I;16B": ">u2"}[mode]))
+    assert image.mode == mode
+    Image.fromarray(ramp).save(tmp_path / "x.png")
+    (got,) = images(given_catalogue(([image], [0])), 1)
+    (file,) = images(given_catalogue(([tmp_path / "x.png"], [0])), 1)
+    assert np.array_equal(got, file)
+    assert np.array_equal(got[..., 0], ramp >> 8)
+
+
+def test_deep_image_of_pillow_says_its_depth_by_its_file() -> None:
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(">u2")
+    image = Image.open(io.BytesIO(b"P5 8 8 65535\n" + ramp.tobytes()))
+    assert image.mode == "I"
+    (got,) = images(given_catalogue(([image], [0])), 1)
+    assert np.array_equal(got[..., 0], ramp >> 8)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_images_of_pillow_without_a_white_are_left_out(
+    kind: type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clipped, as Pillow would do it, they would be all white or all black."""
+    strange = Image.fromarray(GREY[0].astype(kind))
+    with progress.display():
+        table = open_images({"ant": [strange, *map(Image.fromarray, GREY[1:3])]})
+    assert table.counts.tolist() == [2]
+    said = capsys.readouterr().err
+    assert "1 of 3 images could not be read and was left out" in said
+    assert said.endswith(": save it with 8 or 16 bits)\n")
+
+
+# ── a look that inverts ──────────────────────────────────────────────────────────────────────
+
+NEGATIVE = ImageSpec(8, 1, inverted=True)
+
+
+def originals(kind: str, folder: Path) -> Any:
+    if kind == "Pillow":
+        return [Image.fromarray(image) for image in GREY]
+    if kind == "transparent":
+        return [Image.fromarray(image).convert("LA") for image in GREY]
+    if kind == "deep":
+        return [Image.fromarray(image.astype(np.uint16) << 8) for image in GREY]
+    paths = [folder / f"{i}.png" for i in range(len(GREY))]
+    for path, image in zip(paths, GREY, strict=True):
+        Image.fromarray(image).save(path)
+    return {
+        "paths": paths,
+        "texts": list(map(str, paths)),
+        "array of texts": np.array(list(map(str, paths))),
+        "bytes": [path.read_bytes() for path in paths],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Pillow", "transparent", "deep", "paths", "texts", "array of texts", "bytes"],
+)
+def test_originals_are_inverted_as_files_are(tmp_path: Path, kind: str) -> None:
+    given = originals(kind, tmp_path)
+    data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
+    for source in ({"?": given}, (given, [0] * 6), data_set, Subset(data_set, range(6))):
+        table = open_images(source, look=NEGATIVE)
+        assert np.array_equal(table.images[:, 0].numpy(), 255 - GREY)
+        assert table.inverted
+
+
+def test_arrays_are_not_inverted_again() -> None:
+    tensor = torch.from_numpy(GREY)
+    for given in (GREY, tensor, list(GREY), list(tensor), tensor / 255):
+        data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
+        for source in ({"?": given}, (given, [0] * 6), data_set):
+            table = open_images(source, look=NEGATIVE)
+            assert np.array_equal(table.images[:, 0].numpy(), GREY)
+    clear = np.zeros((8, 8, 4), np.uint8)  # laid on white, and white it stays
+    assert (open_images({"?": [clear]}, look=NEGATIVE).images == 255).all()
+    mixed = {"array": GREY[:1], "picture": [Image.fromarray(GREY[0])]}
+    array, picture = open_images(mixed, look=NEGATIVE).images[:, 0].numpy()
+    assert np.array_equal(array, 255 - picture)
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_names_that_differ_in_blanks_or_accents_are_one_class() -> None:
+    for given in (
+        {"cafe\u0301": GREY[:2], "ant": GREY[2:3], "caf\u00e9 ": GREY[3:]},
+        (GREY, ["cafe\u0301"] * 2 + ["ant"] + ["caf\u00e9 "] * 3),
+        (GREY, [0, 0, 1, 2, 2, 2], ["cafe\u0301", "ant", "caf\u00e9 "]),
+        DataSet(
+            list(zip(GREY, [0, 0, 1, 2, 2, 2], strict=True)),
+            classes=["cafe\u0301", "ant", "caf\u00e9 "],
+        ),
+    ):
+        found = given_catalogue(given)
+        assert found.classes == ("ant", "caf\u00e9")
+        assert named(found) == ["caf\u00e9"] * 2 + ["ant"] + ["caf\u00e9"] * 3
+        assert found.remarks[0].endswith("their images were joined: caf\u00e9")
+        assert found.only({"cafe\u0301"}).classes == ("caf\u00e9",)

@@ -1,0 +1,219 @@
+"""The packed image file: any layout in, the same images out, and one sentence if it is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kedge.data.table import ImageTable
+from kedge.errors import KedgeError
+from kedge.utils.atomic_io import save_tensors
+
+Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (7, 20, 20, 3), dtype=np.uint8)  # N × H × W × C
+LABELS = [2, 0, 1, 1, 0, 1, 1]  # unsorted; 2, 4 and 1 images
+CLASSES = ("ape", "bee", "cat")
+
+
+@pytest.fixture
+def table() -> ImageTable:
+    return ImageTable.build(COLOUR, LABELS, CLASSES)
+
+
+@pytest.fixture
+def packed(table: ImageTable, tmp_path: Path) -> Path:
+    table.save(tmp_path / "images.safetensors")
+    return tmp_path / "images.safetensors"
+
+
+def test_images_follow_their_labels_when_they_are_sorted(table: ImageTable) -> None:
+    assert table.labels.tolist() == [0, 0, 1, 1, 1, 1, 2]
+    assert table.counts.tolist() == [2, 4, 1]
+    assert table.rows_of("bee").tolist() == [2, 3, 4, 5]
+    for name, places in (("ape", [1, 4]), ("bee", [2, 3, 5, 6]), ("cat", [0])):
+        expected = COLOUR[places].transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(table.images[table.rows_of(name)].numpy(), expected)
+
+
+def test_every_layout_gives_the_same_table(table: ImageTable) -> None:
+    channels_first = ImageTable.build(COLOUR.transpose(0, 3, 1, 2), LABELS, CLASSES)
+    as_tensor = ImageTable.build(torch.from_numpy(COLOUR), torch.tensor(LABELS), list(CLASSES))
+    assert torch.equal(channels_first.images, table.images)
+    assert torch.equal(as_tensor.images, table.images)
+    assert channels_first.fingerprint == as_tensor.fingerprint == table.fingerprint
+
+
+@pytest.mark.parametrize("layout", ["N×H×W", "N×1×H×W", "N×H×W×1"])
+def test_grey_images_need_no_channel(layout: str) -> None:
+    grey = COLOUR[..., 0]
+    shaped = {"N×H×W": grey, "N×1×H×W": grey[:, None], "N×H×W×1": grey[..., None]}[layout]
+    table = ImageTable.build(shaped, LABELS, CLASSES)
+    assert table.images.shape == (7, 1, 20, 20)
+    np.testing.assert_array_equal(table.images[6, 0].numpy(), grey[0])
+
+
+def test_mirrored_and_read_only_arrays_are_taken(table: ImageTable) -> None:
+    """What OpenCV (BGR → RGB by [..., ::-1]) and memory-mapped arrays hand out."""
+    stored = COLOUR[..., ::-1].copy()
+    stored.setflags(write=False)
+    assert torch.equal(ImageTable.build(stored[..., ::-1], LABELS, CLASSES).images, table.images)
+    assert (ImageTable.build(stored, LABELS, CLASSES).images == table.images.flip(1)).all()
+
+
+def test_fingerprint_sees_pixels_labels_and_names(table: ImageTable) -> None:
+    pixels = COLOUR.copy()
+    pixels[3, 5, 5, 1] ^= 1
+    others = [
+        ImageTable.build(pixels, LABELS, CLASSES),
+        ImageTable.build(COLOUR, [2, 0, 1, 1, 0, 1, 2], CLASSES),
+        ImageTable.build(COLOUR, LABELS, ("ape", "bee", "cow")),
+    ]
+    assert len({table.fingerprint, *(other.fingerprint for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "classes", "complaint"),
+    [
+        (COLOUR[..., :2], LABELS, CLASSES, "1 or 3 channels"),
+        (COLOUR, LABELS[:6], CLASSES, "7 images but 6 labels"),
+        (COLOUR, LABELS, CLASSES[:2], "numbers from 0 to"),
+        (COLOUR, [-1, *LABELS[1:]], CLASSES, "numbers from 0 to"),
+        (COLOUR, LABELS, ("ape", "bee", "bee"), "the same name"),
+        (COLOUR, LABELS, ("ape", "bee", "bee "), "the same name"),
+        (COLOUR, LABELS, ("ape", "caf\u00e9", "cafe\u0301"), "the same name"),
+        (COLOUR[:1], LABELS, CLASSES, "1 image but 7 labels"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    images: np.ndarray, labels: list[int], classes: tuple[str, ...], complaint: str
+) -> None:
+    with pytest.raises(KedgeError, match=complaint):
+        ImageTable.build(images, labels, classes, "photos.npy")
+
+
+def test_unknown_class_is_named(table: ImageTable) -> None:
+    with pytest.raises(KedgeError, match="no class named 'dog'"):
+        table.rows_of("dog")
+
+
+# ── on disk ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_load_gives_back_what_was_saved(packed: Path, table: ImageTable) -> None:
+    loaded = ImageTable.load(packed)
+    assert torch.equal(loaded.images, table.images)
+    assert torch.equal(loaded.labels, table.labels)
+    assert loaded.classes == table.classes
+    assert loaded.fingerprint == table.fingerprint
+    assert loaded.source == str(packed)
+
+
+def test_equal_tables_give_equal_files(packed: Path, tmp_path: Path) -> None:
+    ImageTable.load(packed).images  # noqa: B018  (looking at it changes nothing)
+    again = ImageTable.build(COLOUR, LABELS, CLASSES)
+    again.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == packed.read_bytes()
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KedgeError, match=r"gone\.safetensors: there is no packed image file"):
+        ImageTable.load(tmp_path / "gone.safetensors")
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 60, -1])
+def test_truncated_file_is_refused(packed: Path, kept: int) -> None:
+    content = packed.read_bytes()
+    packed.write_bytes(content[: kept if kept >= 0 else len(content) + kept])
+    with pytest.raises(KedgeError, match="not a packed image file, or damaged") as caught:
+        ImageTable.load(packed)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"just text\n", b"\x00" * 100, b"\xff" * 100])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(KedgeError, match=r"other: not a packed image file"):
+        ImageTable.load(path)
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KedgeError, match="not a packed image file"):
+        ImageTable.load(tmp_path)
+
+
+def test_safetensors_of_others_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bert.safetensors"
+    save_file({"weight": torch.zeros(3)}, path)
+    with pytest.raises(KedgeError, match="not a packed image file that kedge wrote"):
+        ImageTable.load(path)
+
+
+def test_another_file_of_kedge_is_called_so(tmp_path: Path) -> None:
+    """Such as a memory, which lies beside a model, or the state of a stopped run."""
+    path = tmp_path / "base.kedge.memory"
+    save_tensors(path, {"images": torch.zeros(3)}, {"method": "EIML"})
+    with pytest.raises(KedgeError, match="another file of kedge's, and no packed images; give"):
+        ImageTable.load(path)
+
+
+IMAGES = torch.zeros(2, 1, 16, 16, dtype=torch.uint8)
+TWO = torch.tensor([0, 1])
+GOOD = {"format": "kedge-images-1", "classes": ["a", "b"], "source": "", "fingerprint": ""}
+FORGED: dict[str, tuple[object, dict[str, torch.Tensor]]] = {
+    "no labels": (GOOD, {"images": IMAGES}),
+    "no images": (GOOD, {"labels": TWO}),
+    "labels of another type": (GOOD, {"images": IMAGES, "labels": TWO.double()}),
+    "label of no class": (GOOD, {"images": IMAGES, "labels": TWO * 7}),
+    "one label only": (GOOD, {"images": IMAGES, "labels": torch.tensor(0)}),
+    "images of another type": (GOOD, {"images": IMAGES.float(), "labels": TWO}),
+    "images of another shape": (GOOD, {"images": IMAGES[0], "labels": TWO}),
+    "classes are a number": (GOOD | {"classes": 3}, {"images": IMAGES, "labels": TWO}),
+    "classes are lists": (GOOD | {"classes": [["a"], []]}, {"images": IMAGES, "labels": TWO}),
+    "another format": (GOOD | {"format": "kedge-images-9"}, {"images": IMAGES, "labels": TWO}),
+    "no object": ([], {"images": IMAGES, "labels": TWO}),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, plainly: Plainly) -> dict[str, Any]:
+    """What comes of loading each forged file, and of images that are no bytes."""
+    folder = tmp_path_factory.mktemp("forged")
+    expressions = {"floats": "kedge.ImageTable.build([[[0.5]]], [0], ['a'], 'floats.npy')"}
+    for name, (about, tensors) in FORGED.items():
+        path = folder / f"{name}.npy"
+        save_file(tensors, path, {"kedge": json.dumps(about)})
+        expressions[name] = f"kedge.ImageTable.load({str(path)!r})"
+    return plainly(expressions)
+
+
+@pytest.mark.parametrize("name", [*FORGED, "floats"])
+def test_what_no_table_can_be_is_refused(loaded: dict[str, Any], name: str) -> None:
+    kind, _, sentence = loaded[name]["said"].partition(": ")
+    assert kind == "KedgeError", loaded[name]["said"][:200]
+    assert f"{name}.npy: " in sentence
+
+
+def test_text_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep.safetensors"
+    save_file({}, path, {"kedge": "[" * 100_000})
+    with pytest.raises(KedgeError, match="damaged"):
+        ImageTable.load(path)
+
+
+def test_loading_keeps_no_file_open(packed: Path) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else None
+    tables = [ImageTable.load(packed) for _ in range(20)]
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+    packed.unlink()  # small files are in memory
+    assert tables[0].images.shape == (7, 3, 20, 20)

@@ -1,0 +1,146 @@
+"""The ridge head against weighted least squares, one task and one class at a time."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from kedge.models.heads import RidgeHead
+from kedge.models.heads.ridge import LEAST
+
+T, D = 2.0, 6
+# Ways, shots: fewer images than features, about as many, and more: computed differently.
+SHAPES = [(2, 1), (5, 1), (2, 3), (7, 1), (3, 3), (4, 5)]
+
+
+def features(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64) + 0.5
+
+
+@pytest.fixture
+def head() -> RidgeHead:
+    return RidgeHead(D, T).double()
+
+
+def slow_row(head: RidgeHead, own: Tensor, rest: Tensor) -> Tensor:
+    """Least squares on the system with the ridge written below it."""
+    x = torch.cat([own, rest])
+    x = torch.cat([x, torch.ones(len(x), 1)], 1).double()
+    y = torch.tensor([1.0] * len(own) + [-1.0] * len(rest)).double()
+    weights = [0.5 / len(own)] * len(own) + [0.5 / max(1, len(rest))] * len(rest)
+    root = torch.tensor(weights).double().sqrt()
+    size = sum(w * (each @ each).item() for w, each in zip(weights, x, strict=True))
+    ridge = (head.log_strength.exp().item() + LEAST) * size
+    system = torch.cat([root[:, None] * x, ridge**0.5 * torch.eye(D + 1).double()])
+    wanted = torch.cat([root * y, torch.zeros(D + 1).double()])
+    return torch.linalg.lstsq(system, wanted[:, None]).solution[:, 0]
+
+
+def slow_rows(head: RidgeHead, classes: Sequence[Tensor]) -> Tensor:
+    rows = []
+    for i, own in enumerate(classes):
+        others = [other for j, other in enumerate(classes) if j != i]
+        rows.append(slow_row(head, own, torch.cat([own[:0], *others])))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("k", "s"), SHAPES)
+@pytest.mark.parametrize("strength", [-6.0, -3.5, 1.0])
+def test_rows_are_those_of_least_squares(head: RidgeHead, k: int, s: int, strength: float) -> None:
+    nn.init.constant_(head.log_strength, strength)
+    support = features(2, k, s, D)
+    fitted = head.fit(support)
+    for one, rows in zip(support, fitted, strict=True):
+        torch.testing.assert_close(rows, slow_rows(head, list(one)), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("room", [1, 4])
+def test_unequal_classes_are_fitted_to_those_present(head: RidgeHead, room: int) -> None:
+    present = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
+    present = present.repeat(1, room)
+    support = features(3, 4 * room, D)
+    classes = [of_class[there] for of_class, there in zip(support, present, strict=True)]
+    expected = slow_rows(head, classes)
+    torch.testing.assert_close(head.fit(support, present), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_unequal_classes_of_few_images_too() -> None:
+    wide, support = RidgeHead(20, T).double(), features(3, 2, 20)
+    present = torch.tensor([[1, 1], [1, 0], [0, 1]], dtype=torch.bool)
+    by_image = wide.fit(support, present)
+    by_feature = wide.anchors([z[there] for z, there in zip(support, present, strict=True)])
+    torch.testing.assert_close(by_image, by_feature, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 1, 3), (1, 7, 30), (5,)])
+def test_anchors_are_rows_over_all_images(head: RidgeHead, sizes: tuple[int, ...]) -> None:
+    classes = [features(n, D, seed=n) for n in sizes]
+    torch.testing.assert_close(
+        head.anchors(classes), slow_rows(head, classes), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_a_class_alone_leans_towards_itself(head: RidgeHead) -> None:
+    only = features(9, D)
+    row = head.fit(only[None])
+    assert (head.logits(only, row) > 0).all()
+    torch.testing.assert_close(row, head.anchors([only]), rtol=1e-6, atol=1e-6)
+
+
+class Loss(nn.Module):
+    """The loss as a module's forward, which is what functional_call can call."""
+
+    def __init__(self, head: RidgeHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, episode: Tensor, n_shot: int) -> Tensor:
+        return self.head.loss(episode, n_shot, None)
+
+
+@pytest.mark.parametrize(("k", "s"), SHAPES)
+def test_gradients_pass_through_the_solution(head: RidgeHead, k: int, s: int) -> None:
+    def loss(episode: Tensor, strength: Tensor, scale: Tensor) -> Tensor:
+        own = {"head.log_strength": strength, "head.log_scale": scale}
+        return functional_call(Loss(head), own, (episode, s))
+
+    episode = features(k, s + 1, D).requires_grad_()
+    assert torch.autograd.gradcheck(loss, (episode, head.log_strength, head.log_scale), atol=1e-6)
+
+
+def test_a_logit_is_the_scaled_linear_score(head: RidgeHead) -> None:
+    z, rows = features(5, D), features(3, D + 1, seed=1)
+    scale = head.log_scale.exp().item()
+    for i, of_image in enumerate(head.logits(z, rows)):
+        for k, logit in enumerate(of_image):
+            score = (z[i] @ rows[k, :D] + rows[k, D]).item()
+            assert logit.item() == pytest.approx(scale * score / T)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_the_ridge_means_the_same_at_any_number_of_shots(head: RidgeHead, factor: float) -> None:
+    """Twice the same examples are no news."""
+    support = factor * features(3, 2, D)
+    torch.testing.assert_close(
+        head.fit(support.repeat(1, 5, 1)), head.fit(support), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_more_of_the_same_negatives_change_nothing(head: RidgeHead) -> None:
+    """So a row made among many classes has the scale of one made among few."""
+    own, other = features(4, D), features(4, D, seed=1)
+    few = head.anchors([own, other])[0]
+    torch.testing.assert_close(head.anchors([own, *[other] * 9])[0], few, rtol=1e-6, atol=1e-9)
+
+
+def test_the_weakest_ridge_still_solves_in_float32() -> None:
+    own = RidgeHead(D, T)
+    nn.init.constant_(own.log_strength, -50)
+    for shape in [(5, 1), (5, 5)]:
+        support = features(*shape, D).float() + 1000
+        support[0] = support[1]
+        support[:, :, 0] = 0
+        assert own.fit(support).isfinite().all()
