@@ -7,7 +7,7 @@ import pytest
 
 from kedge import report
 from kedge.experiments.records import Record, RecordSet
-from kedge.report.renderings import to_markdown
+from kedge.report.render import to_markdown
 from kedge.report.tables import all_tables
 
 ROOT = Path(__file__).parents[1]

@@ -54,7 +54,11 @@ from kedge.episodes.train_val_split import (
 from kedge.evaluation import accuracy
 from kedge.evaluation.results import Score
 from kedge.methods.base import Memory
-from kedge.methods.registry import ALIGNMENTS, Method, parse_method
+from kedge.methods.registry import (
+    ALIGNMENTS,
+    Method,
+    parse_method,
+)
 from kedge.models.model import (
     CUSTOM,
     Model,

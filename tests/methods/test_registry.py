@@ -10,7 +10,11 @@ from kedge.methods import (
     IndirectDiscriminantAlignment,
 )
 from kedge.methods.base import Alignment
-from kedge.methods.registry import ALIGNMENTS, method_names, parse_method
+from kedge.methods.registry import (
+    ALIGNMENTS,
+    method_names,
+    parse_method,
+)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,18 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.evaluation.results import (
+    AnchorMove,
+    Epoch,
+    Score,
+)
 from kedge.experiments.records import (
     PoolInfo,
     Record,
     Run,
 )
 from kedge.methods.registry import ALIGNMENTS
-from kedge.report import reading
+from kedge.report import queries
 from kedge.report.anchors import anchors_figure, class_ways
 from kedge.report.figures import (
     accuracy_figure,
@@ -377,7 +381,7 @@ def test_a_sweep_shows_every_value_of_every_pool(seeds: tuple[int, ...]) -> None
         ((places, values),) = errorbars(axes)
         assert places == list(range(8))
         assert values == pytest.approx([mean(record, label, pool) for _, label in curve.points])
-        scores = [reading.score(record, label, 1, pool) for _, label in curve.points]
+        scores = [queries.score(record, label, 1, pool) for _, label in curve.points]
         assert bars(axes, 0, 1) == [interval(score) for score in scores if score is not None]
         assert [t.get_text() for t in axes.get_xticklabels()] == [f"{v:g}" for v in LAMBDAS]
         levels = {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1}
@@ -478,7 +482,7 @@ def test_seven_methods_over_the_rounds_are_readable_and_the_paragon_is_named(
             assert times == ([1, 2, 3, 4] if pool == "new" else [0, 1, 2, 3, 4])
             assert values == pytest.approx([mean(rounds, method, pool, t) for t in times])
             there = bars(axes, SEVEN.index(method), 1)
-            scores = [reading.score(rounds, method, t, pool) for t in times]
+            scores = [queries.score(rounds, method, t, pool) for t in times]
             assert there == [interval(score) for score in scores if score is not None]
     assert_readable(figure)
 

@@ -38,17 +38,17 @@ from kedge.report.figures import (
     all_drawings,
     old_new_figure,
 )
-from kedge.report.layout import Table
-from kedge.report.notation import signed
+from kedge.report.format import signed
 from kedge.report.page import render_page, title_of
-from kedge.report.renderings import to_latex, to_markdown
+from kedge.report.render import to_latex, to_markdown
 from kedge.report.style import encode, looks
-from kedge.report.tables import all_tables
-from kedge.report.verdict import (
+from kedge.report.summary import (
     KNOWN,
     legends,
     verdict,
 )
+from kedge.report.table import Table
+from kedge.report.tables import all_tables
 from kedge.utils.spec import fields_of
 
 POOLS = ("old", "new", "unseen_old_domain", "unseen_new_domain", "unseen_both")

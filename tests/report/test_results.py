@@ -22,19 +22,18 @@ from kedge.experiments.records import (
     Run,
 )
 from kedge.report.claims import CLAIMS
-from kedge.report.closer import (
+from kedge.report.evidence import (
+    FAMILIES,
+    Comparison,
+    of_family,
+)
+from kedge.report.extra_tables import (
     ages_table,
     drift_table,
     seed_differences_table,
     standing_table,
     variants_table,
 )
-from kedge.report.evidence import (
-    FAMILIES,
-    Comparison,
-    of_family,
-)
-from kedge.report.layout import Table
 from kedge.report.overview import mark
 from kedge.report.results import (
     MARK,
@@ -42,6 +41,7 @@ from kedge.report.results import (
     write_results,
 )
 from kedge.report.sections import Entry
+from kedge.report.table import Table
 from kedge.report.tables import accuracy_table
 from kedge.training.round import Epoch
 

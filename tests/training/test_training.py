@@ -37,7 +37,11 @@ from kedge.methods.base import (
     AlignmentInputs,
     Memory,
 )
-from kedge.methods.registry import ALIGNMENTS, Method, parse_method
+from kedge.methods.registry import (
+    ALIGNMENTS,
+    Method,
+    parse_method,
+)
 from kedge.models.heads import Head, PrototypeHead
 from kedge.models.model import (
     Model,

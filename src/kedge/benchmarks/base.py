@@ -11,7 +11,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from kedge.data.pools import Pool, RoundData, alone, union, whole
+from kedge.data.pools import (
+    Pool,
+    RoundData,
+    alone,
+    union,
+    whole,
+)
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.utils.seeding import generator

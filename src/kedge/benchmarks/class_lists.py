@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from kedge.benchmarks.base import Split, deal_classes, shuffled
+from kedge.benchmarks.base import (
+    Split,
+    deal_classes,
+    shuffled,
+)
 from kedge.benchmarks.disk import held_out, opened
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError

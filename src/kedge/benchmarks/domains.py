@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kedge.benchmarks.base import Split, across, shuffled
+from kedge.benchmarks.base import (
+    Split,
+    across,
+    shuffled,
+)
 from kedge.benchmarks.class_lists import Lists
 from kedge.benchmarks.disk import held_out, opened
 from kedge.data.table import ImageTable

@@ -40,9 +40,7 @@ from kedge.evaluation.accuracy import EvalSpec
 from kedge.methods.registry import parse_method
 from kedge.models.backbones import build_backbone
 from kedge.models.heads import build_head
-from kedge.training.round import (
-    check_batch,
-)
+from kedge.training.round import check_batch
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,11 @@ from kedge.config import (
     require,
 )
 from kedge.errors import KedgeError
-from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.evaluation.results import (
+    AnchorMove,
+    Epoch,
+    Score,
+)
 from kedge.utils.atomic_io import write_atomically
 
 FORMAT = 1

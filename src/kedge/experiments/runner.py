@@ -37,7 +37,11 @@ from kedge.config import (
 from kedge.errors import KedgeError
 from kedge.evaluation.accuracy import evaluate
 from kedge.evaluation.anchor_drift import anchor_drift, true_anchors
-from kedge.evaluation.results import AnchorMove, Score, paired_difference
+from kedge.evaluation.results import (
+    AnchorMove,
+    Score,
+    paired_difference,
+)
 from kedge.experiments.experiment import Experiment, check
 from kedge.experiments.jobs import Job, work_off
 from kedge.experiments.records import (

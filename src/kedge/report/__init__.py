@@ -16,9 +16,7 @@ from rich.text import Text
 
 from kedge.experiments import paper as printed
 from kedge.experiments.records import Record, RecordSet
-from kedge.report.beside import beside_table
 from kedge.report.figures import Drawing, all_drawings
-from kedge.report.layout import Table
 from kedge.report.page import (
     heading,
     in_result,
@@ -27,7 +25,8 @@ from kedge.report.page import (
     render_page,
     title_of,
 )
-from kedge.report.renderings import (
+from kedge.report.paper_comparison import paper_comparison_table
+from kedge.report.render import (
     LATEX_HEADER,
     markdown,
     slug,
@@ -37,8 +36,9 @@ from kedge.report.renderings import (
 )
 from kedge.report.shapes import trained_shapes_table
 from kedge.report.style import encode
+from kedge.report.summary import joint_verdict, verdict
+from kedge.report.table import Table
 from kedge.report.tables import all_tables, parts_table
-from kedge.report.verdict import joint_verdict, verdict
 from kedge.utils.atomic_io import write_atomically
 from kedge.utils.progress import task
 
@@ -174,11 +174,13 @@ def _tables(record: Record, paper: str | None) -> tuple[Table, ...]:
     alone = RecordSet(record.name, record.name, paper, {"": record})
     first = [table for table in tables if table.key in ("accuracy", "differences")]
     rest = [table for table in tables if table not in first]
-    return (*first, beside_table(alone, printed.table(paper)), *rest)
+    return (*first, paper_comparison_table(alone, printed.table(paper)), *rest)
 
 
 def _joint_tables(collection: RecordSet) -> list[Table]:
-    beside = collection.paper and beside_table(collection, printed.table(collection.paper))
+    beside = collection.paper and paper_comparison_table(
+        collection, printed.table(collection.paper)
+    )
     shapes = trained_shapes_table(collection.parts)
     parts = None if beside or shapes else parts_table(collection.parts)
     return [table for table in (beside, shapes, parts) if table]

@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kedge.experiments.records import Record, Run
-from kedge.report import reading
+from kedge.report import queries
+from kedge.report.format import number
 from kedge.report.labels import (
     NEAR,
     Point,
     place_names,
 )
-from kedge.report.notation import number
 from kedge.report.style import (
     INK,
     QUIET,
@@ -113,8 +113,8 @@ def plane_share(record: Record) -> float | None:
 
 def _methods(record: Record) -> tuple[str, ...]:
     """NU never moves; PAR is trained afresh, so that its features share no axes with anchors."""
-    present = reading.methods_after(record, reading.final_round(record))
-    return tuple(m for m in shown(present) if not reading.is_reference(m))
+    present = queries.methods_after(record, queries.final_round(record))
+    return tuple(m for m in shown(present) if not queries.is_reference(m))
 
 
 def _drawn(record: Record) -> list[Run]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from kedge.config import EpisodeShape, from_dict
 from kedge.experiments.records import Record
-from kedge.report import reading
-from kedge.report.notation import (
+from kedge.report import queries
+from kedge.report.format import (
     counted,
     listing,
     number,
@@ -36,31 +36,31 @@ COST_ROUNDS = (
 
 
 def accuracy_title(record: Record, round: int) -> str:
-    several = len(reading.incremental_rounds(record)) > 1
+    several = len(queries.incremental_rounds(record)) > 1
     return f"Accuracy after round {round}" if several else "Accuracy"
 
 
 def accuracy(record: Record, round: int, *, marks: bool) -> str:
     parts = [f"Accuracy in per cent, mean ± 95% interval over {units(record, round)}."]
-    if round != reading.final_round(record):
+    if round != queries.final_round(record):
         return f"{parts[0]} Marks as in the table of the final round."
-    if len(record.seeds) > 1 and not reading.intervals_over_seeds(record):
+    if len(record.seeds) > 1 and not queries.intervals_over_seeds(record):
         parts.append(
             f"Means are over {len(record.seeds)} seeds; the interval is over the episodes of all "
             "seeds together and does not hold the spread between seeds, which has its own table."
         )
-    if reading.intervals_over_seeds(record):
+    if queries.intervals_over_seeds(record):
         parts.append(
             "A seed draws classes and weights for all methods alike, so these rise and fall "
             "together: compare them by their differences."
         )
     if marks:
-        over = "over seeds " if reading.intervals_over_seeds(record) else ""
+        over = "over seeds " if queries.intervals_over_seeds(record) else ""
         parts.append(
             "Bold: the best incremental method of the column, and all that cannot be told apart "
             f"from it (the 95% interval {over}of their paired difference includes zero)."
         )
-    references = [m for m in reading.methods_after(record, round) if reading.is_reference(m)]
+    references = [m for m in queries.methods_after(record, round) if queries.is_reference(m)]
     if references:
         verb = "is a reference and does" if len(references) == 1 else "are references and do"
         parts.append(f"{' and '.join(references)} {verb} not compete.")
@@ -69,7 +69,7 @@ def accuracy(record: Record, round: int, *, marks: bool) -> str:
 
 def differences(record: Record) -> str:
     marks = "▲ ahead and ▼ behind: the interval is clear of zero; no mark: it is not."
-    if reading.intervals_over_seeds(record):
+    if queries.intervals_over_seeds(record):
         return (
             "Percentage points, mean over seeds ± 95% interval over the differences of the "
             f"{len(record.seeds)} seeds (Student’s t): it holds what another draw of classes and "
@@ -87,7 +87,7 @@ def metrics(record: Record, unseen: str, *, gap: bool) -> str:
     """With or without the share of the gap between FT and PAR."""
     known = (
         f"Mean ± 95% interval over {len(record.seeds)} seeds (Student’s t)."
-        if reading.intervals_over_seeds(record)
+        if queries.intervals_over_seeds(record)
         else "Fewer than three seeds, so there are no intervals."
     )
     share = (
@@ -107,7 +107,7 @@ def metrics(record: Record, unseen: str, *, gap: bool) -> str:
 
 def shapes(record: Record, unseen: str, *, marks: bool) -> str:
     bold = " Bold as in the main table." if marks else ""
-    over = units(record, reading.final_round(record))
+    over = units(record, queries.final_round(record))
     return (
         f"Accuracy in per cent on {unseen}, mean ± 95% interval over {over}, in test episodes of "
         f"several shapes.{bold} {_shape_sentence(record, tests=False)}"
@@ -123,7 +123,7 @@ def trained_shapes(unseen: str, method: str) -> str:
 
 
 def cost(record: Record) -> str:
-    several = len(reading.incremental_rounds(record)) > 1
+    several = len(queries.incremental_rounds(record)) > 1
     over = "summed over the incremental rounds" if several else "for the update"
     if len(record.seeds) > 1:
         over += ", mean over seeds"
@@ -138,7 +138,7 @@ def cost(record: Record) -> str:
 
 def units(record: Record, round: int) -> str:
     """What an interval is over: seeds if there are enough of them, else episodes."""
-    if reading.intervals_over_seeds(record):
+    if queries.intervals_over_seeds(record):
         return f"{len(record.seeds)} seeds (Student’s t), each with {episodes(record, round)}"
     each = " for each seed" if len(record.seeds) > 1 else ""
     return episodes(record, round) + each
@@ -146,7 +146,7 @@ def units(record: Record, round: int) -> str:
 
 def episodes(record: Record, round: int) -> str:
     """'2,000 episodes', from the scores themselves: they know it better than the settings."""
-    names = {pool.name for pool in reading.table_pools(record, round)}
+    names = {pool.name for pool in queries.table_pools(record, round)}
     scores = [s for run in record.runs if run.round == round for s in run.scores.items()]
     ns = {found.n for name, found in scores if name in names}
     if not ns:
@@ -179,7 +179,7 @@ def length(schedule: dict[str, Any]) -> str:
 
 def _shape_sentence(record: Record, *, tests: bool = True) -> str:
     """What the episodes are; where training and tests differ, both."""
-    base = reading.trained(record)
+    base = queries.trained(record)
     if base is None:
         return ""
     config = record.config
@@ -189,8 +189,8 @@ def _shape_sentence(record: Record, *, tests: bool = True) -> str:
     practised = str(base) if str(later) == str(base) else f"{base}, in later rounds {later}"
     if not tests:
         return f"Training episodes are {practised}."
-    pools = reading.table_pools(record, reading.final_round(record))
-    shape = next((reading.tested(record, pool) for pool in pools), None) or base
+    pools = queries.table_pools(record, queries.final_round(record))
+    shape = next((queries.tested(record, pool) for pool in pools), None) or base
     queries = f"with {counted(shape.n_query, 'query images')} per class"
     few, many = (number(100 / n) for n in reversed(shape.ways))
     chance = f"(chance is {few}%)" if few == many else f"(chance is {few}% to {many}%)"

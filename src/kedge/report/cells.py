@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from kedge.config import written
 from kedge.evaluation.results import Score
 from kedge.experiments.records import PoolInfo, Record
-from kedge.report import reading
-from kedge.report.layout import (
-    AHEAD,
-    BEHIND,
-    Cell,
-    Column,
-    Row,
-)
-from kedge.report.notation import (
+from kedge.report import queries
+from kedge.report.format import (
     NONE,
     counted,
     margin,
     number,
     signed,
+)
+from kedge.report.table import (
+    AHEAD,
+    BEHIND,
+    Cell,
+    Column,
+    Row,
 )
 
 
@@ -38,10 +38,10 @@ def score_cell(
 def score_row(record: Record, method: str, round: int, winners: Mapping[str, Sequence[str]]) -> Row:
     """A method on every pool for which `winners` names the best, those in bold."""
     cells = (
-        score_cell(reading.score(record, method, round, pool), strong=method in best)
+        score_cell(queries.score(record, method, round, pool), strong=method in best)
         for pool, best in winners.items()
     )
-    return Row(method, tuple(cells), muted=reading.is_reference(method))
+    return Row(method, tuple(cells), muted=queries.is_reference(method))
 
 
 def measure_cell(
@@ -54,7 +54,7 @@ def measure_cell(
     return Cell(value, number(factor * score.ci, digits=digits) if math.isfinite(score.ci) else "")
 
 
-def difference_cell(found: reading.Difference | None) -> Cell:
+def difference_cell(found: queries.Difference | None) -> Cell:
     if found is None:
         return Cell(NONE, muted=True)
     mark = AHEAD if found.ahead else BEHIND if found.behind else ""
@@ -75,7 +75,7 @@ def pool_columns(pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
 
 def shape_columns(record: Record, pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
     """'5-way', '10-way', … under '1-shot'."""
-    shapes = [reading.tested(record, pool) for pool in pools]
+    shapes = [queries.tested(record, pool) for pool in pools]
     return tuple(
         Column(f"{written(shape.n_way)}-way", f"{written(shape.n_shot)}-shot")
         for shape in shapes

@@ -15,11 +15,10 @@ from dataclasses import replace
 from kedge.evaluation.results import Score
 from kedge.experiments.records import Record
 from kedge.report import (
-    reading,
+    queries,
     shapes,
     sweeps,
 )
-from kedge.report.beside import Place
 from kedge.report.evidence import (
     AVERAGE,
     LABELS,
@@ -36,8 +35,9 @@ from kedge.report.evidence import (
     pool_of,
     tables,
 )
-from kedge.report.notation import number
-from kedge.report.reading import (
+from kedge.report.format import number
+from kedge.report.paper_comparison import Place
+from kedge.report.queries import (
     BASE,
     OURS,
     PARAGON,
@@ -187,7 +187,7 @@ def _gap(a: Record, b: Record, method: str) -> Score | None:
     """Of one method in two records, on unseen classes."""
     places = []
     for record in (a, b):
-        round, name = reading.final_round(record), pool_of(record, "unseen")
+        round, name = queries.final_round(record), pool_of(record, "unseen")
         pools = [pool for pool in record.pools(round) if pool.name == name]
         places += [Place(record, method, round, pool) for pool in pools]
     found = places[0].minus(places[1]) if len(places) == 2 else None
@@ -228,7 +228,7 @@ def _training_shapes(found: Found) -> list[Comparison]:
         return []
     columns = [list(zip(*scores.values(), strict=True)) for scores in by_head]
     record = next(iter(pn.values()))
-    pools = reading.unseen_pools(record, shapes.base_round(record))
+    pools = queries.unseen_pools(record, shapes.base_round(record))
     comparisons = []
     for pool, *both in zip(pools, *columns, strict=True):
         theirs, ours = map(_range, both)

@@ -15,14 +15,14 @@ from kedge.config import written
 from kedge.evaluation.results import Score
 from kedge.experiments import metrics
 from kedge.experiments.records import Record, RecordSet
-from kedge.report import captions, reading
-from kedge.report.beside import Place
-from kedge.report.notation import (
+from kedge.report import captions, queries
+from kedge.report.format import (
     listing,
     number,
     signed,
 )
-from kedge.report.reading import BASE
+from kedge.report.paper_comparison import Place
+from kedge.report.queries import BASE
 
 FAMILIES = {"tiny": "Tiny-ImageNet", "drawings": "the drawings"}  # what names begin with
 PN, NATURAL, MANMADE = "prototypes", "natural → man-made", "man-made → natural"
@@ -224,9 +224,9 @@ def tables(found: Found, suffixes: Sequence[str]) -> Iterator[tuple[Where, Recor
     """Every record of these recipes, and how it is called: 'prototypes, 5-shot, 15 updates'."""
     for suffix in (suffix for suffix in suffixes if suffix in found):
         for record in found[suffix].parts.values():
-            shape = reading.trained(record)
+            shape = queries.trained(record)
             shots = [f"{written(shape.n_shot)}-shot"] if shape else []
-            n_updates = len(reading.incremental_rounds(record))
+            n_updates = len(queries.incremental_rounds(record))
             updates = [f"{n_updates} updates"] if n_updates > 1 else []
             about = ", ".join([LABELS[suffix] or record.name, *shots, *updates])
             schedule = record.config.get("schedule")
@@ -238,14 +238,14 @@ def pool_of(record: Record, kind: str) -> str:
     """Of all unseen classes, by whichever name the record has them; else as it is."""
     if kind != "unseen":
         return kind
-    pools = reading.unseen_pools(record, reading.final_round(record))
+    pools = queries.unseen_pools(record, queries.final_round(record))
     return next((pool.name for pool in pools if pool.first_shape), kind)
 
 
 def of_base(record: Record) -> str:
     """The pool of what the base had learned: after two updates, the first one's classes are old,
     too."""
-    there = {pool.name for pool in record.pools(reading.final_round(record))}
+    there = {pool.name for pool in record.pools(queries.final_round(record))}
     return FIRST if FIRST in there else "old"
 
 
@@ -253,7 +253,7 @@ def minus(record: Record, a: str, b: str, kind: str) -> Score | None:
     """After the last round, if the record compares the two."""
     kinds = ("old", "new", "unseen") if kind == AVERAGE else (kind,)
     pools = [pool_of(record, one) for one in kinds]
-    return metrics.average_difference(record, a, b, reading.final_round(record), pools)
+    return metrics.average_difference(record, a, b, queries.final_round(record), pools)
 
 
 def compared(
@@ -272,7 +272,7 @@ def lost(where: Where, record: Record, method: str) -> list[Comparison]:
     """On the classes that the base had learned, against NU; where that was not run, against the
     model before the update, if it was tested on the same classes. These are two tests, and count
     as independent."""
-    last = reading.final_round(record)
+    last = queries.final_round(record)
     if BASE in record.methods or 0 not in record.rounds:
         return compared(where, record, [(method, BASE, of_base(record))], decides=False)
     same = [pool for pool in record.pools(0) if pool.name == "old" and pool in record.pools(last)]

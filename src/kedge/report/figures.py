@@ -16,12 +16,12 @@ from kedge.evaluation.results import Epoch
 from kedge.experiments.records import Record
 from kedge.report import (
     anchors,
-    reading,
+    queries,
     rounds,
     sweeps,
 )
+from kedge.report.format import shortened
 from kedge.report.labels import Point, place_names
-from kedge.report.notation import shortened
 from kedge.report.style import (
     LONGEST,
     QUIET,
@@ -72,7 +72,7 @@ class Drawing:
 
 def all_drawings(record: Record) -> tuple[Drawing, ...]:
     """Those that the record has numbers for, in reading order."""
-    several = len(reading.incremental_rounds(record)) > 1
+    several = len(queries.incremental_rounds(record)) > 1
     curves = sweeps.curves(record)
     planes = {option: sweeps.plane_figure(record, drawn) for option, drawn in curves.items()}
     crossed = any(plane is not None for plane in planes.values())  # each holds all of old-new
@@ -126,17 +126,17 @@ def named(key: str) -> str:
 def _references(record: Record) -> str:
     """Those that are drawn, and what they are."""
     words = {
-        reading.BASE: "NU (dashed) was never updated",
-        reading.PARAGON: "PAR was trained on everything",
+        queries.BASE: "NU (dashed) was never updated",
+        queries.PARAGON: "PAR was trained on everything",
     }
-    said = [words[name] for name in reading.references(record)]
+    said = [words[name] for name in queries.references(record)]
     if not said:
         return ""
     return f" Lines down a band, shaded by their interval, are references: {', '.join(said)}."
 
 
 def _before(record: Record) -> str:
-    if reading.BASE not in reading.references(record):
+    if queries.BASE not in queries.references(record):
         return ""
     return (
         " Left of NU’s dashed line, a method knows the old classes less well than the model did "
@@ -157,11 +157,11 @@ def _seed_bars(record: Record) -> str:
 
 def accuracy_figure(record: Record) -> Figure:
     """A dot plot: a band per pool, a line per method, so that intervals never overlap."""
-    last = reading.final_round(record)
-    pools = reading.table_pools(record, last)
-    methods = shown(reading.methods_after(record, last))
+    last = queries.final_round(record)
+    pools = queries.table_pools(record, last)
+    methods = shown(queries.methods_after(record, last))
     look = looks(record.methods)
-    rivals = [m for m in methods if not reading.is_reference(m)]
+    rivals = [m for m in methods if not queries.is_reference(m)]
     height = max(len(rivals), 1) + 1  # of a band, in lines
     with house_style():
         figure = Figure((WIDTH, 0.75 + len(pools) * height * 0.21 + 0.5), layout="constrained")
@@ -171,7 +171,7 @@ def accuracy_figure(record: Record) -> Figure:
             if number % 2 == 0:
                 axes.axhspan(top, top + height, color="#f5f5f3", linewidth=0, zorder=0)
             for method in methods:
-                found = reading.score(record, method, last, pool.name)
+                found = queries.score(record, method, last, pool.name)
                 if found is None:
                     continue
                 if method in rivals:
@@ -201,12 +201,12 @@ def accuracy_figure(record: Record) -> Figure:
 
 def old_new_figure(record: Record) -> Figure | None:
     """Forgetting against learning, one point a method."""
-    last = reading.final_round(record)
+    last = queries.final_round(record)
     look = looks(record.methods)
     points = []
-    for method in reading.methods_after(record, last):
-        old = reading.score(record, method, last, "old")
-        new = reading.score(record, method, last, "new")
+    for method in queries.methods_after(record, last):
+        old = queries.score(record, method, last, "old")
+        new = queries.score(record, method, last, "new")
         if old is not None and new is not None:
             ci_old, ci_new = (s.ci if math.isfinite(s.ci) else 0.0 for s in (old, new))
             points.append(Point(old.mean, new.mean, ci_old, ci_new, method, look[method].colour))
@@ -215,7 +215,7 @@ def old_new_figure(record: Record) -> Figure | None:
     with house_style():
         figure = Figure((5.4, 4.2), layout="constrained")
         axes = figure.add_subplot()
-        before = [p.x for p in points if reading.family(p.name) == reading.BASE]
+        before = [p.x for p in points if queries.family(p.name) == queries.BASE]
         for x in before[:1]:
             axes.axvline(x, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         for p in points:
@@ -233,8 +233,8 @@ def old_new_figure(record: Record) -> Figure | None:
 
 def training_figure(record: Record) -> Figure | None:
     """Validation and loss by epoch; the rounds follow each other, with a line between them."""
-    chosen = reading.incremental_rounds(record)
-    order = shown(reading.methods_after(record, chosen[-1]))
+    chosen = queries.incremental_rounds(record)
+    order = shown(queries.methods_after(record, chosen[-1]))
     runs = [r for r in record.runs if r.round in chosen and r.history and r.method in order]
     if not runs:
         return None
@@ -305,7 +305,7 @@ def _dot(axes: Axes, x: float, y: int, ci: float, look: Look) -> None:
 
 def _handle(method: str, look: Look) -> Line2D:
     """A line for a reference, a marker for whoever competes: as they are drawn."""
-    if reading.is_reference(method):
+    if queries.is_reference(method):
         return Line2D([], [], color=look.colour, linestyle=look.line, label=_name(method))
     return Line2D(
         [], [], color=look.colour, marker=look.marker, markerfacecolor=look.fill,

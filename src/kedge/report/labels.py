@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Annotation
 
-from kedge.report.notation import shortened
+from kedge.report.format import shortened
 from kedge.report.style import LONGEST, darker
 
 DISTANCES = (5.0, 10.0, 18.0, 28.0, 42.0, 60.0)  # points between marker and name

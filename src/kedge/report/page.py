@@ -12,18 +12,18 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from kedge.experiments.records import Record, RecordSet
-from kedge.report import captions, reading
+from kedge.report import captions, queries
 from kedge.report.figures import Drawing
-from kedge.report.layout import Table
-from kedge.report.notation import counted
-from kedge.report.renderings import slug
+from kedge.report.format import counted
+from kedge.report.render import slug
 from kedge.report.style import looks
-from kedge.report.tables import accuracy_table
-from kedge.report.verdict import (
+from kedge.report.summary import (
     joint_verdict,
     legends,
     verdict,
 )
+from kedge.report.table import Table
+from kedge.report.tables import accuracy_table
 
 HEADS = {"prototype": "prototypes", "ecm": "ECM", "ridge": "the ridge head"}
 PIXELS_PER_INCH = (58, 125)  # below, letters get too small to read; above, too large
@@ -42,7 +42,7 @@ def render_page(
         sentence=record.sentence,
         source="one record",
         verdict=verdict(record),
-        methods=_methods(reading.methods_after(record, reading.final_round(record))),
+        methods=_methods(queries.methods_after(record, queries.final_round(record))),
         tables={key: by_key.get(key) for key in TABLES},
         earlier=[table for table in tables if table.key not in TABLES],
         drawings=_placed(drawings),
@@ -66,7 +66,7 @@ def render_collection(
     methods = dict.fromkeys(
         method
         for record in records
-        for method in reading.methods_after(record, reading.final_round(record))
+        for method in queries.methods_after(record, queries.final_round(record))
     )
     return _template("collection.html.jinja").render(
         name=heading(collection),
@@ -98,8 +98,8 @@ def heading(collection: RecordSet) -> str:
 def title_of(record: Record, name: str = "") -> str:
     """'mine: Drawings, classes split at random, with prototypes, 5-way 5-shot, 3 seeds'."""
     about = re.split(r"[:;(]", record.sentence)[0].strip().rstrip(".")
-    kind, shape = record.config.get("head", {}).get("head"), reading.trained(record)
-    updates, seeds = len(reading.incremental_rounds(record)), len(record.seeds)
+    kind, shape = record.config.get("head", {}).get("head"), queries.trained(record)
+    updates, seeds = len(queries.incremental_rounds(record)), len(record.seeds)
     facts = [
         about,
         f"{updates} updates" if updates > 1 else "",
@@ -113,7 +113,7 @@ def title_of(record: Record, name: str = "") -> str:
 
 def part_table(part: str, record: Record) -> Table:
     """The main table of a part, named so that several can stand on one page."""
-    table = accuracy_table(record, reading.final_round(record))
+    table = accuracy_table(record, queries.final_round(record))
     return replace(table, key=f"{slug(part)}-{table.key}", title=f"{part}: {table.title.lower()}")
 
 
@@ -190,7 +190,7 @@ def _picture(drawing: Drawing, svg: bytes, part: str = "") -> dict[str, Any]:
 
 def _measured(record: Record) -> list[str]:
     """What a reader has to know to trust an interval."""
-    round = reading.final_round(record)
+    round = queries.final_round(record)
     every = captions.episodes(record, round) + (" for each seed" if len(record.seeds) > 1 else "")
     episodes = (
         "An episode is a small classification problem: some classes, a few labelled examples of "
@@ -203,7 +203,7 @@ def _measured(record: Record) -> list[str]:
         "its interval is that of Student’s t over the seeds, so it holds what another draw might "
         "change. All methods share a seed’s classes, weights and episodes, so a difference "
         "between two of them is taken seed by seed: what makes a draw hard for both cancels."
-        if reading.intervals_over_seeds(record)
+        if queries.intervals_over_seeds(record)
         else "A value is the mean accuracy over episodes, its interval ±1.96 · standard "
         "deviation / √n over those n episodes. All methods answer the very same episodes, so a "
         "difference between two of them is taken episode by episode: what makes it hard for both "
@@ -214,7 +214,7 @@ def _measured(record: Record) -> list[str]:
         "one comparison in twenty would still be marked, by chance."
     )
     paragraphs = [" ".join([episodes, *captions.settings(record)]), intervals]
-    if seeds > 1 and not reading.intervals_over_seeds(record):
+    if seeds > 1 and not queries.intervals_over_seeds(record):
         paragraphs.append(
             f"There are {counted(seeds, 'seeds')}, each with its own classes, weights "
             "and episodes. Means are over seeds; the intervals hold the episodes of all seeds "

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from kedge.errors import KedgeError
 from kedge.experiments.records import Record, RecordSet
-from kedge.report import captions, reading
+from kedge.report import captions, queries
 from kedge.report.claims import CLAIMS, LATER
 from kedge.report.evidence import (
     FAMILIES,
@@ -25,17 +25,17 @@ from kedge.report.evidence import (
     Outcome,
     of_family,
 )
-from kedge.report.notation import counted, listing
+from kedge.report.format import counted, listing
 from kedge.report.overview import (
     CAPTION,
     judged,
     overview_figure,
 )
 from kedge.report.page import heading
-from kedge.report.renderings import markdown, slug
+from kedge.report.render import markdown, slug
 from kedge.report.sections import Entry, section
 from kedge.report.style import encode
-from kedge.report.verdict import legends
+from kedge.report.summary import legends
 from kedge.utils.atomic_io import write_atomically
 
 MARK = "<!-- Written by 'kedge report --results' from records: change those, not this page. -->"
@@ -231,7 +231,7 @@ def _standing(one: Comparison) -> str:
 def _methods(collections: Iterable[RecordSet]) -> str:
     """Each family of methods once, and below it each of its options, whatever its number."""
     labels = [m for one in collections for record in one.parts.values() for m in record.methods]
-    families = dict.fromkeys(map(reading.family, labels))
+    families = dict.fromkeys(map(queries.family, labels))
     options = dict.fromkeys(
         f"{reading.family(label)} {re.sub(NUMBER, '=N', option)}"
         for label in labels
@@ -240,7 +240,7 @@ def _methods(collections: Iterable[RecordSet]) -> str:
     names = [
         name
         for family in families
-        for name in (family, *(one for one in options if reading.family(one) == family))
+        for name in (family, *(one for one in options if queries.family(one) == family))
     ]
     rows = [
         (f"**{markdown(name)}**", markdown(one.name), markdown(one.does), markdown(one.keeps))

@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from kedge.experiments.records import PoolInfo, Record
-from kedge.report import reading
-from kedge.report.notation import (
+from kedge.report import queries
+from kedge.report.format import (
     listing,
     number,
     shortened,
@@ -57,16 +57,16 @@ TEXTS = {
         ),
     ),
 }
-SPOKEN = {reading.BASE: "NU (no update)", reading.PARAGON: "PAR (paragon)"}
+SPOKEN = {queries.BASE: "NU (no update)", queries.PARAGON: "PAR (paragon)"}
 
 
 def references(record: Record) -> str:
     """How the references are drawn, as many as there are; for the caption."""
     words = {
-        reading.BASE: "NU (dashed, never updated)",
-        reading.PARAGON: "PAR (thick, trained on everything)",
+        queries.BASE: "NU (dashed, never updated)",
+        queries.PARAGON: "PAR (thick, trained on everything)",
     }
-    said = [words[name] for name in reading.references(record)]
+    said = [words[name] for name in queries.references(record)]
     if not said:
         return ""
     verbs = ("is", "it is a reference") if len(said) == 1 else ("are", "they are references")
@@ -75,7 +75,7 @@ def references(record: Record) -> str:
 
 def rounds_figure(record: Record) -> Figure | None:
     """A panel per pool: old, new, unseen, each over the rounds."""
-    pools = reading.table_pools(record, reading.final_round(record))
+    pools = queries.table_pools(record, queries.final_round(record))
     methods = _methods(record)
     look = looks(record.methods)
     if not pools:
@@ -137,11 +137,11 @@ def drift(record: Record) -> dict[str, dict[int, list[float]]]:
                 apart = run.measures.get("anchor_spread", math.nan)
                 if math.isfinite(moved) and math.isfinite(apart) and apart > 0:
                     found.setdefault(method, {}).setdefault(t, []).append(moved / apart)
-    return {m: rounds for m, rounds in found.items() if reading.family(m) != reading.PARAGON}
+    return {m: rounds for m, rounds in found.items() if queries.family(m) != queries.PARAGON}
 
 
 def _methods(record: Record) -> tuple[str, ...]:
-    return shown(reading.methods_after(record, reading.final_round(record)))
+    return shown(queries.methods_after(record, queries.final_round(record)))
 
 
 def _round_axis(axes: Axes, rounds: Sequence[int]) -> None:
@@ -154,7 +154,7 @@ def _round_axis(axes: Axes, rounds: Sequence[int]) -> None:
 def _over_rounds(
     axes: Axes, record: Record, method: str, pool: PoolInfo, look: Look, aside: float
 ) -> None:
-    found = [(t, reading.score(record, method, t, pool.name)) for t in record.rounds]
+    found = [(t, queries.score(record, method, t, pool.name)) for t in record.rounds]
     known = [(t, score) for t, score in found if score is not None]
     axes.errorbar(
         [t + aside for t, _ in known],
@@ -167,11 +167,11 @@ def _over_rounds(
 
 def _marker(method: str, look: Look) -> str:
     """References are lines without points."""
-    return "" if reading.is_reference(method) else look.marker
+    return "" if queries.is_reference(method) else look.marker
 
 
 def _width(method: str) -> float:
-    return 2.2 if reading.family(method) == reading.PARAGON else 1.3
+    return 2.2 if queries.family(method) == queries.PARAGON else 1.3
 
 
 def _handle(method: str, look: Look) -> Line2D:
@@ -184,7 +184,7 @@ def _handle(method: str, look: Look) -> Line2D:
 
 def matrix_figure(record: Record) -> Figure | None:
     """A heat map per method on one common scale; cells of rounds yet to come are unframed."""
-    pools = reading.matrix_pools(record)
+    pools = queries.matrix_pools(record)
     methods = _methods(record)
     values = {
         method: [[_mean(record, method, t, pool.name) for pool in pools] for t in record.rounds]
@@ -223,7 +223,7 @@ def matrix_figure(record: Record) -> Figure | None:
 
 def framed(record: Record) -> str:
     """How the matrix marks what has come; for its caption."""
-    few = len(reading.matrix_pools(record)) <= LEGIBLE
+    few = len(queries.matrix_pools(record)) <= LEGIBLE
     return "Framed cells belong" if few else "Cells left of the white line belong"
 
 
@@ -242,7 +242,7 @@ def _annotate(
                 continue
             ink = "white" if value < middle else "black"
             axes.text(x, y, number(value), ha="center", va="center", color=ink, fontsize=7.5)
-            if reading.has_come(pool, t):
+            if queries.has_come(pool, t):
                 frame = Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False)
                 frame.set(edgecolor=ink, linewidth=0.8)
                 axes.add_patch(frame)
@@ -251,17 +251,17 @@ def _annotate(
     for spine in axes.spines.values():
         spine.set_visible(False)
     if crowded:
-        steps = [sum(reading.has_come(pool, t) for pool in pools) - 0.5 for t in record.rounds]
+        steps = [sum(queries.has_come(pool, t) for pool in pools) - 0.5 for t in record.rounds]
         edges = [y - 0.5 for y in range(len(steps) + 1)]
         axes.stairs(steps, edges, orientation="horizontal", baseline=None, color="white")
         axes.set_xlim(-0.5, len(pools) - 0.5)
         axes.set_ylim(len(steps) - 0.5, -0.5)
     every = 3 if crowded else 1
-    names = [pool.name.removeprefix(reading.ROUND_POOL) for pool in pools]
+    names = [pool.name.removeprefix(queries.ROUND_POOL) for pool in pools]
     axes.set_xticks(range(0, len(pools), every), names[::every])
     axes.set_yticks(range(0, len(record.rounds), every), [str(t) for t in record.rounds[::every]])
 
 
 def _mean(record: Record, method: str, round: int, pool: str) -> float:
-    found = reading.score(record, method, round, pool)
+    found = queries.score(record, method, round, pool)
     return math.nan if found is None else found.mean

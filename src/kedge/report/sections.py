@@ -14,37 +14,37 @@ from kedge.experiments.records import (
     Record,
     RecordSet,
 )
-from kedge.report import captions, reading
-from kedge.report.beside import order_sentence
-from kedge.report.closer import (
-    ages_table,
-    drift_table,
-    seed_differences_table,
-    standing_table,
-    variants_table,
-)
+from kedge.report import captions, queries
 from kedge.report.evidence import (
     FAMILIES,
     LABELS,
     family_of,
     suffix_of,
 )
+from kedge.report.extra_tables import (
+    ages_table,
+    drift_table,
+    seed_differences_table,
+    standing_table,
+    variants_table,
+)
 from kedge.report.figures import named
-from kedge.report.layout import Table
-from kedge.report.notation import duration
+from kedge.report.format import duration
 from kedge.report.page import heading, part_table
-from kedge.report.renderings import (
+from kedge.report.paper_comparison import order_sentence
+from kedge.report.render import (
     markdown,
     markdown_grid,
     slug,
 )
 from kedge.report.shapes import trained_shapes_table
+from kedge.report.summary import verdict
+from kedge.report.table import Table
 from kedge.report.tables import (
     accuracy_table,
     differences_table,
     metrics_table,
 )
-from kedge.report.verdict import verdict
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ def section(entry: Entry, page: Path) -> list[str]:
 
 def _record(part: str, record: Record) -> list[str]:
     """Its result in words, its main table and the differences; more where there is more."""
-    main = part_table(part, record) if part else accuracy_table(record, reading.final_round(record))
-    plain = reading.leads(record)[:1]
+    main = part_table(part, record) if part else accuracy_table(record, queries.final_round(record))
+    plain = queries.leads(record)[:1]
     blocks = [f"**{markdown(main.title)}.** {markdown(verdict(record).headline)}"]
     blocks.append(markdown_grid(main))
     if differences := differences_table(record, plain):
         blocks.append(markdown_grid(differences))
     further = [seed_differences_table(record)]
-    if len(reading.incremental_rounds(record)) > 1:
+    if len(queries.incremental_rounds(record)) > 1:
         tables = (metrics_table, standing_table, variants_table, ages_table, drift_table)
         further += [table(record) for table in tables]
     return [*blocks, *(block for table in further if table for block in _captioned(table))]

@@ -7,29 +7,29 @@ from collections.abc import Mapping, Sequence
 
 from kedge.evaluation.results import Score
 from kedge.experiments.records import Record
-from kedge.report import captions, reading
+from kedge.report import captions, queries
 from kedge.report.cells import (
     score_cell,
     score_row,
     shape_columns,
 )
-from kedge.report.layout import (
+from kedge.report.format import number, place
+from kedge.report.table import (
     Cell,
     Row,
     Section,
     Table,
 )
-from kedge.report.notation import number, place
 
 
 def shapes_table(record: Record) -> Table | None:
     """Methods by shapes of test episodes, on unseen classes; only with several shapes."""
-    round = reading.final_round(record)
-    pools = reading.unseen_pools(record, round)
+    round = queries.final_round(record)
+    pools = queries.unseen_pools(record, round)
     if len(pools) < 2:
         return None
-    winners = {pool.name: reading.best(record, round, pool.name) for pool in pools}
-    methods = reading.methods_after(record, round)
+    winners = {pool.name: queries.best(record, round, pool.name) for pool in pools}
+    methods = queries.methods_after(record, round)
     rows = tuple(score_row(record, method, round, winners) for method in methods)
     return Table(
         key="shapes",
@@ -50,7 +50,7 @@ def trained_shapes_table(parts: Mapping[str, Record]) -> Table | None:
     if not scores:
         return None
     record = next(iter(parts.values()))
-    pools = reading.unseen_pools(record, base_round(record))
+    pools = queries.unseen_pools(record, base_round(record))
     rows = [Row(part, tuple(map(score_cell, found))) for part, found in scores.items()]
     ranges = Row("range", tuple(Cell(number(each)) for each in spans(scores)))
     return Table(
@@ -67,13 +67,13 @@ def trained_scores(parts: Mapping[str, Record]) -> dict[str, list[Score]]:
     """On unseen classes, by part and test shape; empty unless just the training shapes differ."""
     records = list(parts.values())
     tests = {_tested_shapes(record) for record in records}
-    if len({str(reading.trained(record)) for record in records}) < 2 or len(tests) > 1:
+    if len({str(queries.trained(record)) for record in records}) < 2 or len(tests) > 1:
         return {}
     found = {}
     for part, record in parts.items():
         round, method = base_round(record), base_method(record)
-        pools = reading.unseen_pools(record, round)
-        scores = [reading.score(record, method, round, pool.name) for pool in pools]
+        pools = queries.unseen_pools(record, round)
+        scores = [queries.score(record, method, round, pool.name) for pool in pools]
         found[part] = [score for score in scores if score is not None]
     return found if all(len(scores) == len(*tests) > 1 for scores in found.values()) else {}
 
@@ -88,14 +88,14 @@ def span(values: Sequence[float]) -> float:
 
 
 def _tested_shapes(record: Record) -> tuple[str, ...]:
-    pools = reading.unseen_pools(record, base_round(record))
-    return tuple(str(reading.tested(record, pool)) for pool in pools)
+    pools = queries.unseen_pools(record, base_round(record))
+    return tuple(str(queries.tested(record, pool)) for pool in pools)
 
 
 def base_round(record: Record) -> int:
     """Where a model stands that only its own training shaped."""
-    return 0 if 0 in record.rounds else reading.final_round(record)
+    return 0 if 0 in record.rounds else queries.final_round(record)
 
 
 def base_method(record: Record) -> str:
-    return reading.BASE if reading.BASE in record.methods else record.methods[0]
+    return queries.BASE if queries.BASE in record.methods else record.methods[0]

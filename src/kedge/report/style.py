@@ -23,8 +23,8 @@ from matplotlib.textpath import TextPath
 
 from kedge.errors import KedgeError
 from kedge.methods.registry import ALIGNMENTS
-from kedge.report.notation import shortened
-from kedge.report.reading import BASE, family
+from kedge.report.format import shortened
+from kedge.report.queries import BASE, family
 from kedge.utils.spec import (
     Spec,
     fields_of,

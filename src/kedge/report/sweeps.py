@@ -12,14 +12,14 @@ from matplotlib.lines import Line2D
 
 from kedge.evaluation.results import Score
 from kedge.experiments.records import PoolInfo, Record
-from kedge.report import reading
+from kedge.report import queries
+from kedge.report.format import listing, shortened
 from kedge.report.labels import (
     Level,
     Point,
     name_levels,
     place_names,
 )
-from kedge.report.notation import listing, shortened
 from kedge.report.style import (
     LONGEST,
     QUIET,
@@ -65,7 +65,7 @@ TICK = 8.0  # points
 
 def curves(record: Record) -> dict[str, tuple[Sweep, ...]]:
     """Option → its curves, of the methods that got as far as the final round."""
-    present = reading.methods_after(record, reading.final_round(record))
+    present = queries.methods_after(record, queries.final_round(record))
     found: dict[str, tuple[Sweep, ...]] = {}
     for sweep in sweeps(present):
         found[sweep.option] = (*found.get(sweep.option, ()), sweep)
@@ -74,7 +74,7 @@ def curves(record: Record) -> dict[str, tuple[Sweep, ...]]:
 
 def words(record: Record, drawn: Sequence[Sweep]) -> dict[str, str]:
     """What the texts of the two figures say about the option."""
-    defaults = {reading.family(s.stem): s.default for s in drawn if s.default is not None}
+    defaults = {queries.family(s.stem): s.default for s in drawn if s.default is not None}
     said = listing([f"{value:g} for {name}" for name, value in defaults.items()] or [""])
     shade = ", shaded by their interval" if len(_others(record, drawn)) <= BANDS else ""
     before = (
@@ -82,7 +82,7 @@ def words(record: Record, drawn: Sequence[Sweep]) -> dict[str, str]:
         "update."
     )
     return {
-        "before": before if reading.BASE in reading.references(record) else "",
+        "before": before if queries.BASE in queries.references(record) else "",
         "option": NAMES.get(drawn[0].option, ("", drawn[0].option))[1],
         "default": f" Where it is not asked for, it is {said}." if defaults else "",
         "shade": shade,
@@ -91,8 +91,8 @@ def words(record: Record, drawn: Sequence[Sweep]) -> dict[str, str]:
 
 def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
     """A panel per pool: the option's values stand evenly spaced, whatever their size."""
-    last = reading.final_round(record)
-    pools = reading.table_pools(record, last)
+    last = queries.final_round(record)
+    pools = queries.table_pools(record, last)
     if not pools:
         return None
     values = sorted({value for sweep in drawn for value, _ in sweep.points})
@@ -105,7 +105,7 @@ def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
         grid = figure.subplots(down, across, squeeze=False).flatten()
         for axes, pool in zip(grid, pools, strict=False):
             for method in others:
-                found = reading.score(record, method, last, pool.name)
+                found = queries.score(record, method, last, pool.name)
                 _across(axes, found, look[method], banded=len(others) <= BANDS)
             for place, sweep in enumerate(drawn):
                 aside = 0.12 * (place - (len(drawn) - 1) / 2)  # equal values stay visible
@@ -128,7 +128,7 @@ def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
         head(figure, handles)
         named = []
         for axes, pool in zip(grid, pools, strict=False):
-            scores = {m: reading.score(record, m, last, pool.name) for m in others}
+            scores = {m: queries.score(record, m, last, pool.name) for m in others}
             near = {m: s.mean for m, s in scores.items() if s is not None and len(m) <= SHORT}
             named.append((axes, [Level(y, m, look[m].colour) for m, y in near.items()]))
         name_levels(figure, named)
@@ -137,7 +137,7 @@ def sweep_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
 
 def plane_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
     """Old against new: the way a method takes through the plane as its option grows."""
-    last = reading.final_round(record)
+    last = queries.final_round(record)
     look, mine = looks(record.methods), looks([sweep.stem for sweep in drawn])
     ways = [
         [
@@ -154,7 +154,7 @@ def plane_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
     with house_style():
         figure = Figure((5.4, 4.6), layout="constrained")
         axes = figure.add_subplot()
-        for p in [p for p in others if reading.family(p.name) == reading.BASE][:1]:
+        for p in [p for p in others if queries.family(p.name) == queries.BASE][:1]:
             axes.axvline(p.x, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         for sweep, path in zip(drawn, paths, strict=True):
             style = mine[sweep.stem]
@@ -181,7 +181,7 @@ def plane_figure(record: Record, drawn: Sequence[Sweep]) -> Figure | None:
 
 def _others(record: Record, drawn: Sequence[Sweep]) -> tuple[str, ...]:
     """All that is no point of these curves; of other sweeps the default alone."""
-    present = reading.methods_after(record, reading.final_round(record))
+    present = queries.methods_after(record, queries.final_round(record))
     inside = {label for sweep in drawn for label in sweep.members}
     return tuple(m for m in shown(present) if m not in inside)
 
@@ -208,8 +208,8 @@ def _curve(
     axes: Axes, record: Record, sweep: Sweep, pool: PoolInfo, values: Sequence[float],
     look: Look, aside: float,
 ) -> None:  # fmt: skip
-    last = reading.final_round(record)
-    found = [(v, reading.score(record, label, last, pool.name)) for v, label in sweep.points]
+    last = queries.final_round(record)
+    found = [(v, queries.score(record, label, last, pool.name)) for v, label in sweep.points]
     known = [(values.index(v), score) for v, score in found if score is not None]
     axes.errorbar(
         [x + aside for x, _ in known],
@@ -221,7 +221,7 @@ def _curve(
 
 
 def _point(record: Record, label: str, round: int, name: str, look: Look) -> Point | None:
-    old, new = (reading.score(record, label, round, pool) for pool in ("old", "new"))
+    old, new = (queries.score(record, label, round, pool) for pool in ("old", "new"))
     if old is None or new is None:
         return None
     return Point(old.mean, new.mean, _ci(old), _ci(new), name, look.colour)

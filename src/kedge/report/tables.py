@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kedge.experiments import metrics
 from kedge.experiments.records import Record, Run
-from kedge.report import captions, reading
+from kedge.report import captions, queries
 from kedge.report.cells import (
     class_count,
     difference_cell,
@@ -16,14 +16,7 @@ from kedge.report.cells import (
     score_cell,
     score_row,
 )
-from kedge.report.layout import (
-    Cell,
-    Column,
-    Row,
-    Section,
-    Table,
-)
-from kedge.report.notation import (
+from kedge.report.format import (
     NONE,
     duration,
     number,
@@ -31,13 +24,20 @@ from kedge.report.notation import (
     size,
 )
 from kedge.report.shapes import shapes_table
+from kedge.report.table import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
+)
 
 COST = (Column("training time"), Column("peak memory"), Column("kept per old class"))
 
 
 def all_tables(record: Record) -> tuple[Table, ...]:
     """In the order in which they are read: the result first, then what it rests on."""
-    final, *earlier = reversed(reading.incremental_rounds(record))
+    final, *earlier = reversed(queries.incremental_rounds(record))
     tables = [accuracy_table(record, final), differences_table(record), shapes_table(record)]
     tables.append(metrics_table(record))
     tables += [accuracy_table(record, round) for round in earlier]
@@ -48,16 +48,16 @@ def all_tables(record: Record) -> tuple[Table, ...]:
 
 def accuracy_table(record: Record, round: int) -> Table:
     """The main table: methods by pools, the best of each column marked."""
-    pools = reading.table_pools(record, round)
-    winners = {pool.name: reading.best(record, round, pool.name) for pool in pools}
-    methods = reading.methods_after(record, round)
+    pools = queries.table_pools(record, round)
+    winners = {pool.name: queries.best(record, round, pool.name) for pool in pools}
+    methods = queries.methods_after(record, round)
     rows = {method: score_row(record, method, round, winners) for method in methods}
     parts = (
-        [rows[m] for m in methods if reading.family(m) == reading.BASE],
-        [rows[m] for m in methods if not reading.is_reference(m)],
-        [rows[m] for m in methods if reading.family(m) == reading.PARAGON],
+        [rows[m] for m in methods if queries.family(m) == queries.BASE],
+        [rows[m] for m in methods if not queries.is_reference(m)],
+        [rows[m] for m in methods if queries.family(m) == queries.PARAGON],
     )
-    last = round == reading.final_round(record)
+    last = round == queries.final_round(record)
     return Table(
         key="accuracy" if last else f"accuracy-round-{round}",
         title=captions.accuracy_title(record, round),
@@ -71,20 +71,20 @@ def accuracy_table(record: Record, round: int) -> Table:
 def differences_table(record: Record, leads: Sequence[str] = ()) -> Table | None:
     """IDA minus each other method. Variants are held against plain IDA, not against each other;
     where only some are asked for, these against all others."""
-    round = reading.final_round(record)
-    pools = reading.table_pools(record, round)
-    leads = leads or reading.leads(record)
+    round = queries.final_round(record)
+    pools = queries.table_pools(record, round)
+    leads = leads or queries.leads(record)
     sections = []
     for lead in leads:
         rows = tuple(
             Row(
                 f"− {other}" if len(leads) > 1 else f"{lead} − {other}",
                 tuple(
-                    difference_cell(reading.difference(record, lead, other, round, pool.name))
+                    difference_cell(queries.difference(record, lead, other, round, pool.name))
                     for pool in pools
                 ),
             )
-            for other in reading.methods_after(record, round)
+            for other in queries.methods_after(record, round)
             if other != lead and (other not in leads[1:])
         )
         if rows:
@@ -103,9 +103,9 @@ def differences_table(record: Record, leads: Sequence[str] = ()) -> Table | None
 
 def metrics_table(record: Record) -> Table | None:
     """Each method's rounds in five numbers; in four without both ends of the gap."""
-    round = reading.final_round(record)
-    unseen = reading.unseen_pools(record, round)
-    methods = reading.methods_after(record, round)
+    round = queries.final_round(record)
+    unseen = queries.unseen_pools(record, round)
+    methods = queries.methods_after(record, round)
     if round == 0 or len(methods) < 2:
         return None
     pool = next((p for p in unseen if p.first_shape), None)
@@ -124,7 +124,7 @@ def metrics_table(record: Record) -> Table | None:
             *([measure_cell(gap, factor=100, digits=0, unit="%")] if ends else []),
             measure_cell(drift, digits=2),
         )
-        rows.append(Row(method, cells, muted=reading.is_reference(method)))
+        rows.append(Row(method, cells, muted=queries.is_reference(method)))
     return Table(
         key="metrics",
         title="The rounds in numbers",
@@ -143,18 +143,18 @@ def metrics_table(record: Record) -> Table | None:
 
 def matrix_table(record: Record) -> Table | None:
     """a[t][i]: after round t, on the classes that round i brought; only with several rounds."""
-    pools = reading.matrix_pools(record)
-    if len(reading.incremental_rounds(record)) < 2 or not pools:
+    pools = queries.matrix_pools(record)
+    if len(queries.incremental_rounds(record)) < 2 or not pools:
         return None
     sections = []
-    for method in reading.methods_after(record, reading.final_round(record)):
+    for method in queries.methods_after(record, queries.final_round(record)):
         rows = tuple(
             Row(
                 f"after round {round}",
                 tuple(
                     score_cell(
-                        reading.score(record, method, round, pool.name),
-                        muted=not reading.has_come(pool, round),
+                        queries.score(record, method, round, pool.name),
+                        muted=not queries.has_come(pool, round),
                     )
                     for pool in pools
                 ),
@@ -179,10 +179,10 @@ def seeds_table(record: Record) -> Table | None:
     """Each seed by itself, and how much the seeds disagree; only with several seeds."""
     if len(record.seeds) < 2:
         return None
-    round = reading.final_round(record)
-    pools = reading.table_pools(record, round)
+    round = queries.final_round(record)
+    pools = queries.table_pools(record, round)
     sections = []
-    for method in reading.methods_after(record, round):
+    for method in queries.methods_after(record, round):
         runs = sorted(record.select(method, round), key=lambda run: run.seed)
         rows = [
             Row(f"seed {run.seed}", tuple(score_cell(run.scores.get(p.name)) for p in pools))
@@ -202,9 +202,9 @@ def seeds_table(record: Record) -> Table | None:
 
 def cost_table(record: Record) -> Table:
     """What each method takes: time, memory, and what it must keep of old classes."""
-    rounds = reading.incremental_rounds(record)
+    rounds = queries.incremental_rounds(record)
     rows = []
-    for method in reading.methods_after(record, rounds[-1]):
+    for method in queries.methods_after(record, rounds[-1]):
         runs = [run for round in rounds for run in record.select(method, round)]
         seeds = len({run.seed for run in runs})
         trained = sum(run.seconds for run in runs if run.history)
@@ -213,7 +213,7 @@ def cost_table(record: Record) -> Table:
             Cell(size(max(run.peak_memory_mb for run in runs) * 2**20)),
             Cell(size(record.select(method, rounds[-1])[0].kept_bytes_per_class)),
         )
-        rows.append(Row(method, cells, muted=reading.is_reference(method)))
+        rows.append(Row(method, cells, muted=queries.is_reference(method)))
     return Table(
         key="cost",
         title="What it costs",
@@ -226,11 +226,11 @@ def cost_table(record: Record) -> Table:
 
 def cost_rounds_table(record: Record) -> Table | None:
     """The same round by round; only with several rounds."""
-    rounds = reading.incremental_rounds(record)
+    rounds = queries.incremental_rounds(record)
     if len(rounds) < 2:
         return None
     sections = []
-    for method in reading.methods_after(record, rounds[-1]):
+    for method in queries.methods_after(record, rounds[-1]):
         found = [(round, metrics.cost(record, method, round)) for round in rounds]
         rows = tuple(
             Row(
@@ -257,19 +257,19 @@ def cost_rounds_table(record: Record) -> Table | None:
 
 def parts_table(parts: Mapping[str, Record]) -> Table | None:
     """Part beside part, method by method; only if all were tested on the same pools."""
-    finals = {part: reading.final_round(record) for part, record in parts.items()}
-    pools = {part: reading.table_pools(record, finals[part]) for part, record in parts.items()}
+    finals = {part: queries.final_round(record) for part, record in parts.items()}
+    pools = {part: queries.table_pools(record, finals[part]) for part, record in parts.items()}
     first = next(iter(pools.values()))
     if len(parts) < 2 or any(each != first for each in pools.values()):
         return None
     methods = dict.fromkeys(
-        m for part, record in parts.items() for m in reading.methods_after(record, finals[part])
+        m for part, record in parts.items() for m in queries.methods_after(record, finals[part])
     )
     sections = []
     for method in methods:
         rows = []
         for part, record in parts.items():
-            found = [reading.score(record, method, finals[part], pool.name) for pool in first]
+            found = [queries.score(record, method, finals[part], pool.name) for pool in first]
             rows.append(Row(part, tuple(map(score_cell, found))))
         sections.append(Section(tuple(rows), method))
     return Table(

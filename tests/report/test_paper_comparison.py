@@ -32,19 +32,19 @@ from kedge.report import (
     write_collection,
     write_report,
 )
-from kedge.report.beside import (
-    agreement,
-    beside_table,
-    find,
-)
-from kedge.report.layout import Cell, Table
 from kedge.report.page import part_table, render_collection
-from kedge.report.renderings import (
+from kedge.report.paper_comparison import (
+    agreement,
+    find,
+    paper_comparison_table,
+)
+from kedge.report.render import (
     latex,
     to_latex,
     to_markdown,
 )
 from kedge.report.shapes import trained_shapes_table
+from kedge.report.table import Cell, Table
 from kedge.report.tables import all_tables, parts_table
 
 MINI = {  # made up; the two first columns at 1 shot are in another order than in the paper
@@ -157,7 +157,7 @@ def shown(console_width: int, collection: RecordSet) -> str:
 def test_every_number_of_the_paper_is_there_as_printed(collection: RecordSet) -> None:
     assert collection.paper is not None
     printed = paper.table(collection.paper)
-    rows = rows_of(beside_table(collection, printed))
+    rows = rows_of(paper_comparison_table(collection, printed))
     for row, column, cell in printed.walk():
         beside = rows[f"{row.label}, paper"][printed.columns.index(column)]
         assert beside.text.replace("± ", "±") == str(cell)
@@ -165,7 +165,7 @@ def test_every_number_of_the_paper_is_there_as_printed(collection: RecordSet) ->
 
 
 def test_our_numbers_are_those_of_the_record_and_gaps_are_dashes() -> None:
-    rows = rows_of(beside_table(one_round(), paper.table("mini-pn")))
+    rows = rows_of(paper_comparison_table(one_round(), paper.table("mini-pn")))
     for method, values in MINI.items():
         at_one, at_five = rows[method][:3], rows[method][3:]
         assert [cell.text for cell in at_one] == [f"{v:.2f} ± 0.40" for v in values]
@@ -175,7 +175,7 @@ def test_our_numbers_are_those_of_the_record_and_gaps_are_dashes() -> None:
 
 def test_the_sweep_of_shapes_finds_each_test_and_computes_its_own_range() -> None:
     collection, printed = other_shapes(), paper.table("ways-shots-pn")
-    rows = rows_of(beside_table(collection, printed))
+    rows = rows_of(paper_comparison_table(collection, printed))
     for at, (shots, ways) in enumerate(SHAPES):
         for cell, column in zip(rows[f"{shots}-shot {ways}-way"], printed.columns, strict=True):
             value = 90.0 - 2 * column.n_way + 3 * column.n_shot + at * (1 + column.n_way / 10)
@@ -183,7 +183,7 @@ def test_the_sweep_of_shapes_finds_each_test_and_computes_its_own_range() -> Non
     ranges = [3 * (1 + column.n_way / 10) for column in printed.columns]
     assert [cell.text for cell in rows["range"]] == [f"{value:.2f}" for value in ranges]
     del collection.parts["1-shot 10-way"]
-    rows = rows_of(beside_table(collection, printed))
+    rows = rows_of(paper_comparison_table(collection, printed))
     assert {cell.text for cell in rows["range"]} == {"–"}  # a range over fewer rows is another
 
 
@@ -191,7 +191,9 @@ def test_the_rounds_of_one_record_are_told_apart() -> None:
     first = runs_of({"IDA": (80.0, 81.0, 70.0)}, shape=(5, 5), round=1)
     second = runs_of({"IDA": (82.0, 83.0, 72.0)}, shape=(5, 5), round=2)
     record = record_of(first + second, (5, 5))
-    rows = rows_of(beside_table(RecordSet("r", "R", None, {"": record}), paper.table("6")))
+    rows = rows_of(
+        paper_comparison_table(RecordSet("r", "R", None, {"": record}), paper.table("6"))
+    )
     assert [cell.value for cell in rows["IDA"]] == [
         "80.00", "81.00", "70.00", "82.00", "83.00", "72.00",
     ]  # fmt: skip
@@ -202,7 +204,7 @@ def test_parts_by_data_set_and_a_pool_of_both_domains() -> None:
     domain = record_of(runs_of({"IDA": (60.0, 61.0, 62.0, 63.0, 64.0)}, pools))
     plain = record_of(runs_of({"EIML": (50.0, 51.0, 52.0)}, shape=(5, 5)), (5, 5))
     parts = {"DomainImageNet 1-shot": domain, "miniImageNet": plain}
-    table = beside_table(RecordSet("e", "E", None, parts), paper.table("7"))
+    table = paper_comparison_table(RecordSet("e", "E", None, parts), paper.table("7"))
     sections = {
         s.title: {r.label: [c.value for c in r.cells] for r in s.rows} for s in table.sections
     }
@@ -218,7 +220,7 @@ def test_other_data_sets_stand_for_those_of_the_paper_in_its_order_and_are_named
         for i, name in enumerate(names, start=60)
         for n in (1, 5)
     }
-    table = beside_table(RecordSet("e", "E", None, parts), paper.table("7"))
+    table = paper_comparison_table(RecordSet("e", "E", None, parts), paper.table("7"))
     ours = [(s.title, [c.value for c in s.rows[2].cells]) for s in table.sections]
     assert ours == [
         ("miniImageNet; ours: random", ["60.10", "60.20", "60.30"] * 2),
@@ -231,13 +233,15 @@ def test_other_data_sets_stand_for_those_of_the_paper_in_its_order_and_are_named
 def test_episodes_of_another_shape_are_never_put_beside(shape: tuple[int, int] | None) -> None:
     """A record without shapes, of an early version, was tested as it was trained."""
     record = record_of(runs_of(MINI, shape=shape), (5, 5))
-    rows = rows_of(beside_table(RecordSet("t", "T", None, {"": record}), paper.table("1")))
+    rows = rows_of(
+        paper_comparison_table(RecordSet("t", "T", None, {"": record}), paper.table("1"))
+    )
     assert [cell.value for cell in rows["NU"]] == ["–", "–", "–", "60.00", "50.00", "48.00"]
 
 
 def test_an_empty_counterpart_is_a_table_of_dashes() -> None:
     record = record_of(runs_of({"X": (1.0, 2.0, 3.0)}, shape=(3, 1)), (3, 1))
-    table = beside_table(RecordSet("t", "T", None, {"": record}), paper.table("1"))
+    table = paper_comparison_table(RecordSet("t", "T", None, {"": record}), paper.table("1"))
     assert "None of its cells has a counterpart here" in table.caption
     rows = rows_of(table)
     assert {c.value for method in MINI for c in rows[method]} == {"–"}
@@ -256,19 +260,19 @@ def test_only_pairs_that_are_clear_in_ours_count_towards_the_order() -> None:
     assert agreement(places, printed, [new]) == (12, 14)
     # Unseen: the paper's values of EIML and IDA are in doubt, so pairs with them do not count.
     assert agreement(places, printed, [unseen]) == (6, 6)
-    rows = rows_of(beside_table(collection, printed))
+    rows = rows_of(paper_comparison_table(collection, printed))
     assert [cell.value for cell in rows["same order"]][:3] == [
         "8 of 15", "12 of 14", "6 of 6",
     ]  # fmt: skip
     wide = {part: replace(r, pairs=record_of(list(r.runs), ci=99.0).pairs)
             for part, r in collection.parts.items()}  # fmt: skip
-    vague = beside_table(replace(collection, parts=wide), printed)
+    vague = paper_comparison_table(replace(collection, parts=wide), printed)
     assert "same order" not in rows_of(vague)
     assert "No two methods are clearly apart here" in vague.caption
 
 
 def test_the_caption_says_what_differs_and_the_faults_stand_below() -> None:
-    table = beside_table(one_round(), paper.table("mini-pn"))
+    table = paper_comparison_table(one_round(), paper.table("mini-pn"))
     for said in (
         "Ours: Small images: 24 old and 24 new classes.",
         "Backbone: ours conv4 of width 32, the paper’s ResNet-12.",
@@ -288,7 +292,7 @@ def test_the_caption_says_what_differs_and_the_faults_stand_below() -> None:
 
 def test_all_renderings_hold_every_cell_and_every_footnote() -> None:
     collection = one_round()
-    table = beside_table(collection, paper.table("mini-pn"))
+    table = paper_comparison_table(collection, paper.table("mini-pn"))
     text, tex = to_markdown(table), to_latex(table, "x")
     for width in (220, 80):
         wrapped = " ".join(shown(width, collection).split())
@@ -311,14 +315,14 @@ def test_all_faults_of_the_paper_can_be_written_in_latex() -> None:
     record = record_of(runs_of(MINI))
     for printed in paper.tables().values():
         collection = RecordSet("t", "T", None, {"": record})
-        assert to_latex(beside_table(collection, printed), "x").isascii()
+        assert to_latex(paper_comparison_table(collection, printed), "x").isascii()
 
 
 def test_hostile_labels_are_escaped_on_the_joint_page() -> None:
     record = record_of(runs_of({**MINI, HOSTILE: (66.0, 70.6, 55.0)}))
     parts = {HOSTILE: replace(record, sentence=HOSTILE), "1-shot": record}
     collection = RecordSet("x", HOSTILE, "mini-pn", parts)
-    tables = [beside_table(collection, paper.table("1")), part_table(HOSTILE, record)]
+    tables = [paper_comparison_table(collection, paper.table("1")), part_table(HOSTILE, record)]
     page = render_collection(collection, tables, dict.fromkeys(parts, ()))
     assert "<script" not in page
     assert page.count(html.escape(HOSTILE, quote=False)) > 5
@@ -349,7 +353,7 @@ def test_the_joint_page_holds_all_parts_and_links_to_their_own_reports(written: 
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(set(ids)) == len(ids)
     assert {"beside", "1-shot-accuracy", "figure-5-shot-accuracy"} <= set(ids)
-    table = to_markdown(beside_table(collection, paper.table("mini-pn")))
+    table = to_markdown(paper_comparison_table(collection, paper.table("mini-pn")))
     assert table in (written / "table.md").read_text(encoding="utf-8")
 
 

@@ -11,20 +11,20 @@ from dataclasses import replace
 from kedge.experiments import metrics
 from kedge.experiments.metrics import Matrix
 from kedge.experiments.records import Record
-from kedge.report import reading
+from kedge.report import queries
 from kedge.report.cells import (
     difference_cell,
     measure_cell,
     pool_columns,
 )
-from kedge.report.layout import (
+from kedge.report.format import NONE, number
+from kedge.report.table import (
     Cell,
     Column,
     Row,
     Section,
     Table,
 )
-from kedge.report.notation import NONE, number
 
 MANY = 3  # updates from which on age means anything
 
@@ -33,14 +33,14 @@ def seed_differences_table(record: Record) -> Table | None:
     """IDA minus each other method, seed by seed; only with several seeds."""
     if len(record.seeds) < 2:
         return None
-    round, lead = reading.final_round(record), reading.leads(record)[0]
-    pools = reading.table_pools(record, round)
+    round, lead = queries.final_round(record), queries.leads(record)[0]
+    pools = queries.table_pools(record, round)
     alone = {seed: _of_seed(record, seed) for seed in record.seeds}
     sections = []
-    for other in (m for m in reading.methods_after(record, round) if m != lead):
+    for other in (m for m in queries.methods_after(record, round) if m != lead):
         rows = []
         for seed, own in alone.items():
-            found = [reading.difference(own, lead, other, round, pool.name) for pool in pools]
+            found = [queries.difference(own, lead, other, round, pool.name) for pool in pools]
             rows.append(Row(f"seed {seed}", tuple(map(difference_cell, found))))
         sections.append(Section(tuple(rows), f"{lead} − {other}"))
     return Table(
@@ -61,13 +61,13 @@ def _of_seed(record: Record, seed: int) -> Record:
 
 def variants_table(record: Record) -> Table | None:
     """Each variant of IDA minus the plain one, after the last round."""
-    round, (plain, *variants) = reading.final_round(record), reading.leads(record)
-    if plain != reading.OURS or not variants:
+    round, (plain, *variants) = queries.final_round(record), queries.leads(record)
+    if plain != queries.OURS or not variants:
         return None
-    pools = reading.table_pools(record, round)
+    pools = queries.table_pools(record, round)
     rows = []
     for variant in variants:
-        found = [reading.difference(record, variant, plain, round, pool.name) for pool in pools]
+        found = [queries.difference(record, variant, plain, round, pool.name) for pool in pools]
         rows.append(Row(f"{variant} − {plain}", tuple(map(difference_cell, found))))
     return Table(
         key="variants",
@@ -82,14 +82,14 @@ def variants_table(record: Record) -> Table | None:
 
 def standing_table(record: Record) -> Table | None:
     """IDA minus the others that matter in a long run, after every round."""
-    lead, rounds = reading.leads(record)[0], reading.incremental_rounds(record)
-    present = reading.methods_after(record, reading.final_round(record))
-    paragons = [method for method in present if reading.family(method) == reading.PARAGON]
+    lead, rounds = queries.leads(record)[0], queries.incremental_rounds(record)
+    present = queries.methods_after(record, queries.final_round(record))
+    paragons = [method for method in present if queries.family(method) == queries.PARAGON]
     others = [*(method for method in ("FT", "EIML") if method in present), *paragons]
     pools = [
         pool
-        for pool in reading.table_pools(record, reading.final_round(record))
-        if pool.name in ("old", *reading.UNSEEN)
+        for pool in queries.table_pools(record, queries.final_round(record))
+        if pool.name in ("old", *queries.UNSEEN)
     ]
     if len(rounds) < MANY or lead in others or not others:
         return None
@@ -97,7 +97,7 @@ def standing_table(record: Record) -> Table | None:
         Row(
             str(t),
             tuple(
-                difference_cell(reading.difference(record, lead, other, t, pool.name))
+                difference_cell(queries.difference(record, lead, other, t, pool.name))
                 for pool in pools
                 for other in others
             ),
@@ -117,13 +117,13 @@ def standing_table(record: Record) -> Table | None:
 
 def ages_table(record: Record) -> Table | None:
     """How well classes are known when so many rounds have come since their own."""
-    methods = reading.methods_after(record, reading.final_round(record))
+    methods = queries.methods_after(record, queries.final_round(record))
     matrices = {method: metrics.matrix(record, method) for method in methods}
-    if len(reading.incremental_rounds(record)) < MANY or not reading.matrix_pools(record):
+    if len(queries.incremental_rounds(record)) < MANY or not queries.matrix_pools(record):
         return None
     rows = [
         Row(str(age), tuple(_age_cell(matrices[method], age) for method in methods))
-        for age in range(reading.final_round(record) + 1)
+        for age in range(queries.final_round(record) + 1)
     ]
     hard = " NU has seen none of them but the first: its column says how hard the classes are."
     return Table(
@@ -156,10 +156,10 @@ def drift_table(record: Record) -> Table | None:
     """How far classes are from their anchors after each round, by method."""
     methods = [
         method
-        for method in reading.methods_after(record, reading.final_round(record))
-        if not reading.is_reference(method)
+        for method in queries.methods_after(record, queries.final_round(record))
+        if not queries.is_reference(method)
     ]
-    rounds = reading.incremental_rounds(record)
+    rounds = queries.incremental_rounds(record)
     found = {t: [metrics.relative_drift(record, method, t) for method in methods] for t in rounds}
     if len(rounds) < 2 or not any(one for row in found.values() for one in row):
         return None

@@ -11,15 +11,15 @@ from kedge.experiments.records import (
     Record,
     RecordSet,
 )
-from kedge.report import reading
-from kedge.report.beside import order_sentence
-from kedge.report.notation import (
+from kedge.report import queries
+from kedge.report.format import (
     listing,
     number,
     place,
     signed,
 )
-from kedge.report.reading import Difference
+from kedge.report.paper_comparison import order_sentence
+from kedge.report.queries import Difference
 from kedge.report.shapes import spans, trained_scores
 from kedge.report.style import default_of
 
@@ -103,7 +103,7 @@ def legends(labels: Sequence[str]) -> dict[str, Legend]:
             found[label] = Legend("", "not known to this report; see the configuration", "")
         elif not options:
             found[label] = known
-        elif name in labels or any(reading.family(other) == name for other in found):
+        elif name in labels or any(queries.family(other) == name for other in found):
             found[label] = Legend("", f"as {name}, but {said}", "")
         else:
             found[label] = replace(known, does=f"{known.does}; {said}")
@@ -136,14 +136,14 @@ class Verdict:
 
 
 def verdict(record: Record) -> Verdict:
-    round = reading.final_round(record)
-    lead = reading.leads(record)[0]
-    others = [m for m in reading.methods_after(record, round) if m != lead]
+    round = queries.final_round(record)
+    lead = queries.leads(record)[0]
+    others = [m for m in queries.methods_after(record, round) if m != lead]
     if not others:
         return Verdict(_alone(record, lead, round), ())
     rival = _rival(others)
     headline = _duel(record, lead, rival, round)
-    if len(reading.incremental_rounds(record)) > 1:
+    if len(queries.incremental_rounds(record)) > 1:
         lowered = f"o{headline[1:]}" if headline.startswith("On ") else headline
         headline = f"After round {round}, {lowered}"
     details = tuple(_overview(record, lead, m, round) for m in others if m != rival)
@@ -167,14 +167,14 @@ def joint_verdict(collection: RecordSet) -> Verdict:
 
 def _rival(others: Sequence[str]) -> str:
     """Fine-tuning is what one would do without this work; failing that, whoever competes."""
-    order = ("FT", *(m for m in others if not reading.is_reference(m)), reading.BASE)
+    order = ("FT", *(m for m in others if not queries.is_reference(m)), queries.BASE)
     return next((m for m in order if m in others), others[0])
 
 
 def _alone(record: Record, lead: str, round: int) -> str:
     parts = []
-    for pool in reading.table_pools(record, round):
-        found = reading.score(record, lead, round, pool.name)
+    for pool in queries.table_pools(record, round):
+        found = queries.score(record, lead, round, pool.name)
         if found is not None:
             parts.append(f"{number(found.mean)}% on {place(pool)}")
     reached = f"{lead} reaches {listing(parts)}. " if parts else ""
@@ -185,10 +185,10 @@ def _duel(record: Record, lead: str, rival: str, round: int) -> str:
     """Old and new classes get a sentence each; all further pools share one."""
     sentences: list[str] = []
     rest: list[tuple[PoolInfo, Difference]] = []
-    for pool in reading.table_pools(record, round):
-        found = reading.difference(record, lead, rival, round, pool.name)
-        a = reading.score(record, lead, round, pool.name)
-        b = reading.score(record, rival, round, pool.name)
+    for pool in queries.table_pools(record, round):
+        found = queries.difference(record, lead, rival, round, pool.name)
+        a = queries.score(record, lead, round, pool.name)
+        b = queries.score(record, rival, round, pool.name)
         if found is None or a is None or b is None:
             continue
         if pool.name in ("old", "new"):
@@ -227,8 +227,8 @@ def _duel(record: Record, lead: str, rival: str, round: int) -> str:
 
 def _overview(record: Record, lead: str, other: str, round: int) -> str:
     found = [
-        (pool, reading.difference(record, lead, other, round, pool.name))
-        for pool in reading.table_pools(record, round)
+        (pool, queries.difference(record, lead, other, round, pool.name))
+        for pool in queries.table_pools(record, round)
     ]
     known = [(pool, one) for pool, one in found if one is not None]
     if not known:

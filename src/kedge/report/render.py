@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from kedge.report.layout import (
+from kedge.report.table import (
     AHEAD,
     BEHIND,
     Cell,

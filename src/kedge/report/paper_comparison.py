@@ -19,26 +19,26 @@ from kedge.experiments.records import (
     Record,
     RecordSet,
 )
-from kedge.report import captions, reading
+from kedge.report import captions, queries
 from kedge.report.cells import score_cell
-from kedge.report.layout import (
-    Cell,
-    Column,
-    Row,
-    Section,
-    Table,
-)
-from kedge.report.notation import (
+from kedge.report.format import (
     NONE,
     counted,
     listing,
     number,
 )
-from kedge.report.reading import Difference
+from kedge.report.queries import Difference
 from kedge.report.shapes import (
     base_method,
     base_round,
     span,
+)
+from kedge.report.table import (
+    Cell,
+    Column,
+    Row,
+    Section,
+    Table,
 )
 
 ROUNDS = {"round I": 1, "round II": 2}  # groups of columns that are rounds of one part
@@ -57,11 +57,11 @@ class Place:
 
     @property
     def score(self) -> Score | None:
-        return reading.score(self.record, self.method, self.round, self.pool.name)
+        return queries.score(self.record, self.method, self.round, self.pool.name)
 
     @property
     def best(self) -> bool:
-        return self.method in reading.best(self.record, self.round, self.pool.name)
+        return self.method in queries.best(self.record, self.round, self.pool.name)
 
     def _by_seed(self) -> dict[int, float]:
         runs = self.record.select(self.method, self.round)
@@ -72,11 +72,11 @@ class Place:
         trainings under one seed share no more than their classes, and count as independent."""
         if self.record is other.record and self.round == other.round:
             name = self.pool.name
-            return reading.difference(self.record, self.method, other.method, self.round, name)
+            return queries.difference(self.record, self.method, other.method, self.round, name)
         a, b = self.score, other.score
         if a is None or b is None:
             return None
-        if reading.intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
+        if queries.intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
             ours, theirs = self._by_seed(), other._by_seed()
             if ours.keys() != theirs.keys():
                 return None
@@ -88,7 +88,7 @@ SAME = {"resnet12 of width 64": "ResNet-12", "conv4 of width 64": "Conv-4"}  # i
 Places = dict[tuple[paper.Row, paper.Column], Place]
 
 
-def beside_table(collection: RecordSet, table: PaperTable) -> Table:
+def paper_comparison_table(collection: RecordSet, table: PaperTable) -> Table:
     """Each row twice: ours, and below it what the paper prints."""
     places, instead = find(collection, table), _stand_ins(collection, table)
     signs = (sign * n for n in itertools.count(1) for sign in paper.MARKS)
@@ -162,11 +162,11 @@ def _place(record: Record, method: str, round: int, column: paper.Column) -> Pla
     if not record.select(method, round):
         return None
     pools = record.pools(round)
-    names = reading.UNSEEN if column.pool == "unseen" else (column.pool,)
+    names = queries.UNSEEN if column.pool == "unseen" else (column.pool,)
     name = next((name for name in names if any(pool.pool == name for pool in pools)), "")
     wanted = (column.n_way, column.n_shot)
     for pool in (pool for pool in pools if pool.pool == name):
-        shape = reading.tested(record, pool)
+        shape = queries.tested(record, pool)
         if shape is not None and (shape.n_way, shape.n_shot) == wanted:
             return Place(record, method, round, pool)
     return None
@@ -310,7 +310,7 @@ def _differs(records: Sequence[Record], table: PaperTable) -> str:
         told.append("Ours is one seed; the paper names no number of seeds.")
     else:
         told.append(f"Ours are means over {over} seeds; the paper names no number of seeds.")
-    if any(reading.intervals_over_seeds(record) for record in records):
+    if any(queries.intervals_over_seeds(record) for record in records):
         told.append("Our intervals are over seeds, the paper’s over episodes.")
     return " ".join(told)
 
