@@ -1,5 +1,6 @@
 # make demo: the paper's comparison on the embedded drawings, in minutes, without data or GPU
-# make test: linter, type checker and all tests
+# make test: linter, type checker and the fast tests; the inner loop
+# make test-slow: the other tests (kills, hostile files, real processes, whole commands)
 # make docs: the pages in docs/ as a site in site/, to be read without a server or a network
 # make install: nothing but the command, .venv/bin/kedge
 # All set up what they need in .venv; only Python 3.11 or 3.12 with pip and venv must be there.
@@ -8,7 +9,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command 
 BIN := .venv/bin
 INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test docs install clean
+.PHONY: demo test test-slow docs install clean
 
 demo: .venv/installed
 	$(BIN)/kedge bench
@@ -17,7 +18,10 @@ test: .venv/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-slow: .venv/installed-test
+	$(BIN)/pytest -n auto -m slow
 
 docs: .venv/installed-docs
 	$(BIN)/python tools/write_reference.py

@@ -15,7 +15,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from typing import Annotated, Any, NoReturn, Union
 

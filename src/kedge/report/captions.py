@@ -95,7 +95,7 @@ def metrics(record: Record, unseen: str, *, gap: bool) -> str:
         f"{unseen}; a dash where PAR is not clearly ahead of FT."
     )
     return (
-        f"After round {reading.final_round(record)}. {known} Accuracy: on the classes of "
+        f"After round {queries.final_round(record)}. {known} Accuracy: on the classes of "
         "each round so far, in per cent, every round counting the same. Forgetting: for the "
         "classes of each earlier round, their best accuracy in the rounds before this one minus "
         "the accuracy now, in points; less is better, and a negative value means that they got "
@@ -191,12 +191,12 @@ def _shape_sentence(record: Record, *, tests: bool = True) -> str:
         return f"Training episodes are {practised}."
     pools = queries.table_pools(record, queries.final_round(record))
     shape = next((queries.tested(record, pool) for pool in pools), None) or base
-    queries = f"with {counted(shape.n_query, 'query images')} per class"
+    per_class = f"with {counted(shape.n_query, 'query images')} per class"
     few, many = (number(100 / n) for n in reversed(shape.ways))
     chance = f"(chance is {few}%)" if few == many else f"(chance is {few}% to {many}%)"
     if practised == str(shape):
-        return f"Episodes are {shape} {queries} {chance}."
-    return f"Test episodes are {shape} {queries} {chance}; training episodes are {practised}."
+        return f"Episodes are {shape} {per_class} {chance}."
+    return f"Test episodes are {shape} {per_class} {chance}; training episodes are {practised}."
 
 
 def _named(value: dict[str, Any], kind: str) -> str:

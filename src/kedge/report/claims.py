@@ -232,7 +232,7 @@ def _training_shapes(found: Found) -> list[Comparison]:
     comparisons = []
     for pool, *both in zip(pools, *columns, strict=True):
         theirs, ours = map(_range, both)
-        about = f"tested at {reading.tested(record, pool)}"
+        about = f"tested at {queries.tested(record, pool)}"
         where = Where(about, len(record.seeds), record=found["ways-shots-ecm"].name)
         half = Score(theirs.mean / 2 - ours.mean, math.hypot(theirs.ci / 2, ours.ci), ours.n)
         ranges = [f"{number(one.mean)} ± {number(one.ci)}" for one in (theirs, ours)]

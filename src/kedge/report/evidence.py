@@ -44,7 +44,7 @@ LABELS = {  # how names go on: how the record is called; in reading order
 }  # fmt: skip
 AVERAGE = "average"  # over old, new and unseen classes, each counting the same
 ONE_SEED = 1.0  # points, by which a difference has to be clearer where seeds are too few
-FIRST = f"{reading.ROUND_POOL}0"  # of what the base has learned, where rounds are several
+FIRST = f"{queries.ROUND_POOL}0"  # of what the base has learned, where rounds are several
 Found = Mapping[str, RecordSet]  # of one family, by how the names go on
 Wanted = tuple[str, str, str]  # a method, minus a method, on which classes
 

@@ -134,7 +134,7 @@ def ages_table(record: Record) -> Table | None:
         sections=(Section(tuple(rows)),),
         caption="Accuracy in per cent on the classes of one round when so many rounds have come "
         "since, mean over all rounds; in brackets, how much that is above or below the accuracy on "
-        f"the same classes right after their own round.{hard if reading.BASE in methods else ''}",
+        f"the same classes right after their own round.{hard if queries.BASE in methods else ''}",
     )
 
 

@@ -233,7 +233,7 @@ def _methods(collections: Iterable[RecordSet]) -> str:
     labels = [m for one in collections for record in one.parts.values() for m in record.methods]
     families = dict.fromkeys(map(queries.family, labels))
     options = dict.fromkeys(
-        f"{reading.family(label)} {re.sub(NUMBER, '=N', option)}"
+        f"{queries.family(label)} {re.sub(NUMBER, '=N', option)}"
         for label in labels
         for option in label.split()[1:]
     )
