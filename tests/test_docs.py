@@ -28,7 +28,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *DOCS.rglob("*.md"),
         *(ROOT / "benchmarks").glob("*.md"),
-        *(ROOT / "records").rglob("*.md"),
+        *(ROOT / "reproduction").rglob("*.md"),
         *(ROOT / "src").rglob("*.md"),
     ]
 )

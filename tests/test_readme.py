@@ -34,7 +34,7 @@ def test_the_verdicts_are_those_of_the_results_page() -> None:
     assert counted[0] in page.split("claims on Tiny-ImageNet\n")[1].split("\n## ")[0]
 
 
-@pytest.mark.parametrize("folder", sorted(p for p in (ROOT / "records").iterdir() if p.is_dir()))
+@pytest.mark.parametrize("folder", sorted(p for p in (ROOT / "reproduction" / "records").iterdir() if p.is_dir()))
 def test_tables_beside_a_record_are_rendered_from_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,18 +52,6 @@ EXPECTED = {  # table → protocol, and that of its twin
     "ways-shots-pn": DATASETS["miniImageNet"],
     "ways-shots-ecm": DATASETS["miniImageNet"],
 }
-TINY = {  # recipes on Tiny-ImageNet → the table that they repeat, whole
-    "tiny-pn": "mini-pn",
-    "tiny-pn-1shot": "mini-pn",
-    "tiny-pn-long": "mini-pn",
-    "tiny-two-rounds": "two-rounds",
-    **{
-        f"tiny-{name.removesuffix('-5shot')}": name
-        for name in TABLES
-        if name.startswith("domain") and name.endswith("-5shot")
-    },
-}
-
 included = functools.cache(load_recipe)
 
 
@@ -105,8 +93,6 @@ def test_headers_count_the_rounds_that_are_trained() -> None:
         "drawings-4-rounds": 4,
         "drawings-2-rounds": 2,
         "mini-imagenet-2-rounds": 2,
-        "tiny-imagenet-2-rounds": 2,
-        "tiny-imagenet-16-rounds": 15,
     }
     for name in NAMES:
         rounds: Counter[str] = Counter()
@@ -156,10 +142,7 @@ def test_every_recipe_is_on_the_paper_s_schedule_or_takes_minutes() -> None:
                 assert (each.backbone.backbone, each.backbone.width) == ("conv4", 32)
                 assert each.eval_episodes in (1000, 2000)
             else:
-                length = replace(full, epochs=each.schedule.epochs, episodes=each.schedule.episodes)
-                tiny = name.startswith("tiny-")  # as long as a GPU is to be had for
-                assert each.schedule == (length if tiny else full)
-                assert length.epochs * length.episodes <= full.epochs * full.episodes
+                assert each.schedule == full
                 assert each.eval_episodes == SETTING.evaluation_episodes
                 backbone = "conv4" if "ways-shots" in name else "resnet12"
                 assert (each.backbone.backbone, each.backbone.width) == (backbone, 64)
@@ -232,7 +215,7 @@ def test_every_table_has_a_recipe_and_a_twin_and_they_name_it() -> None:
         assert {name, f"drawings-{name}"} <= set(NAMES)
         assert [recipe.paper for recipe in both(name)] == [name, name]
     told = {name for name in NAMES if included(name).paper}
-    assert told == {*TABLES, *(f"drawings-{name}" for name in TABLES), *TINY}
+    assert told == {*TABLES, *(f"drawings-{name}" for name in TABLES)}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -313,55 +296,6 @@ def test_the_sweeps_have_the_paper_s_values() -> None:
     for recipe in (both("lambda-sweep")[0], real, twin):
         (experiment,) = experiments(recipe).values()
         assert experiment.protocol == DATASETS["miniImageNet"][recipe.name.startswith("drawings")]
-
-
-# ── Tiny-ImageNet ────────────────────────────────────────────────────────────────────────────
-
-ON_TINY = [name for name in NAMES if name.startswith("tiny-")]
-ON_TINY_PROTOCOLS = {
-    "tiny-two-rounds": "tiny-imagenet-2-rounds",
-    "tiny-two-rounds-again": "tiny-imagenet-2-rounds",
-    "tiny-rounds": "tiny-imagenet-16-rounds",
-    "tiny-domain-pn": "tiny-imagenet-domain",
-    "tiny-domain-ecm": "tiny-imagenet-domain",
-    "tiny-domain-reverse-pn": "tiny-imagenet-domain-reverse",
-    "tiny-domain-reverse-ecm": "tiny-imagenet-domain-reverse",
-}
-
-
-@pytest.mark.parametrize("name", ON_TINY)
-def test_a_recipe_on_tiny_imagenet_is_what_its_name_says(name: str) -> None:
-    head = next((h for h in ("ecm", "ridge") if name.endswith(f"-{h}")), "prototype")
-    for each in experiments(included(name)).values():
-        assert each.protocol == ON_TINY_PROTOCOLS.get(name, "tiny-imagenet")
-        assert each.head.head == head
-        assert each.seeds == ((0, 1, 2) if "-seeds" in name else (0,))
-
-
-@pytest.mark.parametrize(("name", "table"), TINY.items())
-def test_on_tiny_imagenet_every_row_of_the_table_is_run(name: str, table: str) -> None:
-    assert included(name).paper == table
-    rows = {row.label for row in TABLES[table].rows}
-    for each in experiments(included(name)).values():
-        assert rows <= set(each.methods)
-
-
-def test_three_training_shapes_span_the_paper_s_range_with_prototypes() -> None:
-    table = TABLES["ways-shots-pn"]
-    for name in ("tiny-ways-shots-pn", "tiny-ways-shots-ecm"):
-        found = experiments(included(name))
-        for place, column in enumerate(table.columns):
-            rows = {r.label: r.cells[place].mean for r in table.rows if r.label != "range"}
-            assert {min(rows, key=rows.__getitem__), max(rows, key=rows.__getitem__)} <= set(found)
-            for each in found.values():
-                shapes = [(shape.n_shot, shape.n_way) for shape in each.test_shapes]
-                assert (column.n_shot, column.n_way) in shapes
-
-
-def test_the_long_run_varies_anchors_and_weight() -> None:
-    methods = included("tiny-rounds").base().methods
-    assert {"FT", "DFA", "EIML", "IDA", "PAR", "PAR start=last"} <= set(methods)
-    assert {"IDA anchors=all", "IDA lambda=5"} <= set(methods)
 
 
 # ── where the images of the parts are ────────────────────────────────────────────────────────

@@ -172,13 +172,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Report:
-    """Write the report of finished runs again: terminal table, Markdown, LaTeX and HTML.
-
-    With --results PAGE, the reports stay as they are, and one Markdown page is written for all runs
-    together: first the claims of the paper, each held, not held or undecided by these runs, with
-    the numbers and a picture of them, which lies in figures/ beside the page; then the tables of
-    every run, with links to its figures.
-    """
+    """Write the report of finished runs again: terminal table, Markdown, LaTeX and HTML."""
 
     runs: Annotated[
         Positional[tuple[Path, ...]],
@@ -188,26 +182,13 @@ class Report:
             help_behavior_hint="(at least one)",
         ),
     ]
-    results: Annotated[
-        Path | None,
-        arg(
-            metavar="PAGE",
-            help="One page for all runs, such as docs/results.md. It is written anew if it is "
-            "there; any other file is left alone.",
-            help_behavior_hint="(default: a report of each run)",
-        ),
-    ] = None
 
     def run(self, console: Console) -> None:
         from kedge.cli.run_recipe import finished, report_again
-        from kedge.report.results import write_results
         from kedge.utils import progress
 
         if not self.runs:
             raise KedgeError("RUN: name at least one folder that 'kedge bench' has written.")
-        if self.results is not None:
-            say(console, f"Results: {write_results(self.runs, self.results)}")
-            return
         for found, folder in [finished(path) for path in self.runs]:  # all, before one is written
             with progress.display():
                 shown, page = report_again(found, folder)

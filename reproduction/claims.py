@@ -19,7 +19,7 @@ from kedge.report import (
     shapes,
     sweeps,
 )
-from kedge.report.evidence import (
+from reproduction.evidence import (
     AVERAGE,
     LABELS,
     Claim,

@@ -17,8 +17,8 @@ from urllib.parse import quote
 from kedge.errors import KedgeError
 from kedge.experiments.records import Record, RecordSet
 from kedge.report import captions, queries
-from kedge.report.claims import CLAIMS, LATER
-from kedge.report.evidence import (
+from reproduction.claims import CLAIMS, LATER
+from reproduction.evidence import (
     FAMILIES,
     Comparison,
     Finding,
@@ -26,14 +26,14 @@ from kedge.report.evidence import (
     of_family,
 )
 from kedge.report.format import counted, listing
-from kedge.report.overview import (
+from reproduction.claims_figure import (
     CAPTION,
     judged,
     overview_figure,
 )
 from kedge.report.page import heading
 from kedge.report.render import markdown, slug
-from kedge.report.sections import Entry, section
+from reproduction.sections import Entry, section
 from kedge.report.style import encode
 from kedge.report.summary import legends
 from kedge.utils.atomic_io import write_atomically

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from kedge.experiments.metrics import ENOUGH_SEEDS
-from kedge.report.evidence import (
+from reproduction.evidence import (
     ONE_SEED,
     Comparison,
     Finding,
