@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import tree_of
+from kedge.data.files.file_tree import open_tree
 from kedge.data.files.npz import npz_images
 from kedge.data.index import ImageIndex, numbered
 from kedge.data.readers.base import Reader
@@ -100,7 +100,7 @@ def png_array(pixels: np.ndarray) -> np.ndarray:
 
 
 def read(path: Path) -> ImageIndex:
-    tree = tree_of(path)
+    tree = open_tree(path)
     [reader] = [r for r in READERS if r.recognises(tree)]
     return reader.read(tree)
 
@@ -751,7 +751,7 @@ def test_one_file_of_cifar_100(tmp_path: Path) -> None:
     assert classes(found) == ["name 99", "name 0"]
     (tmp_path / "meta").unlink()
     assert classes(read(tmp_path / "test")) == ["class 0099", "class 0000"]
-    assert not Cifar100Reader().recognises(tree_of(cifar(tmp_path, python2) / "meta"))
+    assert not Cifar100Reader().recognises(open_tree(cifar(tmp_path, python2) / "meta"))
 
 
 def test_cifar_100_in_fortran_order(tmp_path: Path) -> None:
@@ -797,7 +797,7 @@ def test_other_files_of_these_names_are_not_taken_for_cifar_100(tmp_path: Path) 
         for name in ("train", "test"):
             (tmp_path / folder / name).write_text("a.png 1\n")
     (tmp_path / "train.txt").write_text("x")
-    assert not any(reader.recognises(tree_of(tmp_path)) for reader in READERS)
+    assert not any(reader.recognises(open_tree(tmp_path)) for reader in READERS)
     cifar(tmp_path / "z" / "cifar-100-python", python2)
     assert len(read(tmp_path)) == 5
 
@@ -927,9 +927,9 @@ def test_each_is_recognised_by_one_reader_and_others_by_none(tmp_path: Path) -> 
     write_all(tmp_path / "data")
     by_folder: dict[str, Reader] = {}
     for folder in (tmp_path / "data").iterdir():
-        [by_folder[folder.name]] = [r for r in READERS if r.recognises(tree_of(folder))]
+        [by_folder[folder.name]] = [r for r in READERS if r.recognises(open_tree(folder))]
     assert len({type(reader) for reader in by_folder.values()}) == 4
     (tmp_path / "other").mkdir()
     for name in ("mini-imagenet-cache.pkl", "cifar_fs_train.pickle", "labels.pkl", "meta"):
         dump(tmp_path / "other" / name, {})
-    assert not any(r.recognises(tree_of(tmp_path / "other")) for r in READERS)
+    assert not any(r.recognises(open_tree(tmp_path / "other")) for r in READERS)

@@ -33,7 +33,7 @@ from kedge.data.parallel_decode import (
     n_chunks,
     n_workers,
 )
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 
 Ready = Any  # of conftest.py, which cannot be imported
@@ -91,7 +91,7 @@ def test_all_of_a_catalogue_in_processes(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / f"class {k}").mkdir()
         for i in range(30):
             (tmp_path / f"class {k}" / f"{i}.png").write_bytes(png(30 * k + i) if i != 7 else b"?")
-    found = catalogue(tmp_path)
+    found = read_index(tmp_path)
     plainly = in_memory(found, LOOK)
     monkeypatch.setattr(parallel_decode, "WORTH_PROCESSES", 0)
     assert in_memory(found, LOOK).fingerprint == plainly.fingerprint
@@ -113,7 +113,7 @@ def test_workers_end_with_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "a").mkdir()
     for i in range(200):
         (tmp_path / "a" / f"{i}.png").write_bytes(png(0))
-    pictures = catalogue(tmp_path).pictures
+    pictures = read_index(tmp_path).pictures
     work = decoded(pictures, LOOK, range(n_chunks(pictures)))
     next(work)
     work.close()
@@ -158,7 +158,7 @@ def test_where_no_worker_starts_this_process_decodes(
     (tmp_path / "a").mkdir()
     for i in range(70):
         (tmp_path / "a" / f"{i:02}.png").write_bytes(png(i) if i != 7 else b"?")
-    found = catalogue(tmp_path)
+    found = read_index(tmp_path)
     plainly = in_memory(found, LOOK)
     if broken == "no interpreter":
         monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))

@@ -23,9 +23,9 @@ from PIL import Image
 
 import kedge
 from kedge.cli.data import _stem
-from kedge.data.files.file_tree import tree_of
+from kedge.data.files.file_tree import open_tree
 from kedge.data.index import ImageIndex
-from kedge.data.readers import READERS, catalogue
+from kedge.data.readers import READERS, read_index
 from kedge.data.table import ImageTable
 from kedge.utils.text import plain_name
 
@@ -237,7 +237,7 @@ def contents(found: ImageIndex, numbers: list[int]) -> list[bytes]:
 
 
 def test_catalogue_keeps_its_contract(written: Any) -> None:
-    found = catalogue(written.data)
+    found = read_index(written.data)
     n = len(found)
     assert n == len(found.pictures) == len(found.labels) == sum(written.counts.values())
     assert list(found.classes) == written.classes
@@ -258,7 +258,7 @@ def test_catalogue_keeps_its_contract(written: Any) -> None:
 
 
 def test_some_classes_only(written: Any) -> None:
-    found = catalogue(written.data)
+    found = read_index(written.data)
     together = contents(found, list(range(len(found))))
     kept = set(found.classes[::2])
     some = found.only(kept)
@@ -275,7 +275,7 @@ def test_some_classes_only(written: Any) -> None:
 
 
 def test_stamp_follows_the_files(written: Any) -> None:
-    found = catalogue(written.data)
+    found = read_index(written.data)
     images = {Path(found.pictures.name(i).split(", ")[0]) for i in range(len(found))}
     # The file itself, or the archive that it lies in; a few stand for all.
     files = {file if file.is_file() else written.data for file in sorted(images)[::5]}
@@ -284,18 +284,18 @@ def test_stamp_follows_the_files(written: Any) -> None:
     files |= {file for file in written.data.rglob("*.csv") if "tiered" not in file.name}
     assert files
     for file in files:
-        before, times = catalogue(written.data).stamp, file.stat()
-        assert catalogue(written.data).stamp == before
+        before, times = read_index(written.data).stamp, file.stat()
+        assert read_index(written.data).stamp == before
         # Written again with the same size and time, as a copy of other data may be.
         content = file.read_bytes()
         file.unlink()
         file.write_bytes(content)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert catalogue(written.data).stamp != before, file
+        assert read_index(written.data).stamp != before, file
 
 
 def test_one_reader_recognises_it(written: Any) -> None:
-    tree = tree_of(written.data)
+    tree = open_tree(written.data)
     names = [type(reader).__name__ for reader in READERS if reader.recognises(tree)]
     assert names[0] == written.reader
     # Folders of classes are what everything looks like that nobody else knows.
@@ -306,7 +306,7 @@ def test_a_folder_around_it_does_not_matter(
     form: str, forms: dict[str, Any], tmp_path: Path
 ) -> None:
     inner = forms[form](tmp_path / "downloads" / "deeper")
-    found = catalogue(inner.data if inner.data.is_file() else tmp_path)
+    found = read_index(inner.data if inner.data.is_file() else tmp_path)
     assert list(found.classes) == inner.classes
     assert dict(zip(found.classes, found.counts.tolist(), strict=True)) == inner.counts
     assert set(found.parts) == set(inner.parts)
@@ -317,11 +317,11 @@ def test_images_beside_a_form_are_named(form: str, forms: dict[str, Any], tmp_pa
     written = forms[form](tmp_path)
     if written.data.is_file() or written.reader == "FolderReader":
         return  # nothing else was given, or these are classes as well
-    before = catalogue(written.data).remarks
+    before = read_index(written.data).remarks
     for i in range(3):
         save(tmp_path / "pets" / "cat" / f"{i}.png", i)
     save(tmp_path / ".pets" / "cat" / "hidden.png", 9)
-    found = catalogue(written.data)
+    found = read_index(written.data)
     assert list(found.classes) == written.classes
     (said,) = set(found.remarks) - set(before)
     where = "are in no list" if written.reader == "ListedReader" else "lie beside what was read ("
@@ -344,7 +344,7 @@ def test_class_folders_beside_a_benchmark_are_spoken_of(
 def test_parquet_files_beside_another_form_are_named(forms: dict[str, Any], tmp_path: Path) -> None:
     forms["mini-cache"](tmp_path)
     forms["parquet"](tmp_path)
-    assert catalogue(tmp_path).remarks == (
+    assert read_index(tmp_path).remarks == (
         "4 Parquet files lie beside what was read (miniImageNet as cache pickles) and were left "
         "out, the first is data/test-00000-of-00001.parquet",
     )
@@ -461,7 +461,7 @@ def test_something_else_in_place_of_the_data(
         if path.name == "test_labels.pkl":  # which nobody would give
             continue
         with pytest.raises(kedge.KedgeError) as caught:
-            catalogue(path)
+            read_index(path)
         assert str(caught.value) == f"{file}: {said}"
 
 
@@ -494,7 +494,7 @@ def test_truncated_file(forms: dict[str, Any], tmp_path: Path, of: str, share: f
     content = file.read_bytes().rstrip(b"\0")  # with which a .tar is filled up
     file.write_bytes(content[: int(share * len(content))])
     with pytest.raises(kedge.KedgeError) as caught:
-        catalogue(written.data)
+        read_index(written.data)
     said = str(caught.value)
     assert said.startswith(f"{file}: ")
     assert any(word in said for word in ("truncated", "damaged", "get it again", "ends")), said

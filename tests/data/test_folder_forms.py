@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import FolderTree, tree_of
+from kedge.data.files.file_tree import FolderTree, open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import folder as folder_reader
 from kedge.errors import KedgeError
@@ -33,7 +33,7 @@ def made(root: Path, *names: str) -> Path:
 
 
 def read(path: Path) -> ImageIndex:
-    tree = tree_of(path)
+    tree = open_tree(path)
     reader = folder_reader.FolderReader()
     assert reader.recognises(tree)
     return reader.read(tree)
@@ -182,7 +182,7 @@ def test_one_class(tmp_path: Path) -> None:
     made(tmp_path, "w/ant/1.png", "w/ant/2.png")
     assert classes(tmp_path) == ("ant",)
     assert classes(tmp_path / "w") == ("ant",)
-    assert not folder_reader.FolderReader().recognises(tree_of(tmp_path / "w" / "ant"))
+    assert not folder_reader.FolderReader().recognises(open_tree(tmp_path / "w" / "ant"))
 
 
 def test_parts_within_classes_are_no_split(tmp_path: Path) -> None:
@@ -272,10 +272,10 @@ def test_background_is_named(tmp_path: Path) -> None:
 
 def test_images_without_folders_are_not_recognised(tmp_path: Path) -> None:
     made(tmp_path, "1.png", "2.png")
-    assert not folder_reader.FolderReader().recognises(tree_of(tmp_path))
-    assert not folder_reader.FolderReader().recognises(tree_of(tmp_path / "1.png"))
+    assert not folder_reader.FolderReader().recognises(open_tree(tmp_path))
+    assert not folder_reader.FolderReader().recognises(open_tree(tmp_path / "1.png"))
     with pytest.raises(KedgeError, match="no class was found"):
-        folder_reader.FolderReader().read(tree_of(tmp_path))
+        folder_reader.FolderReader().read(open_tree(tmp_path))
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────
@@ -360,7 +360,7 @@ def test_name_that_is_not_utf8(tmp_path: Path, name: bytes) -> None:
     with open(file, "wb"):
         pass
     with pytest.raises(KedgeError, match="this name is not UTF-8; rename it") as caught:
-        tree_of(tmp_path)
+        open_tree(tmp_path)
     assert str(caught.value).isprintable()
 
 
@@ -429,7 +429,7 @@ def test_folder_that_may_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "bat").chmod(0)
     try:
         with pytest.raises(KedgeError, match=r"bat/?: cannot be read \(Permission denied\)"):
-            tree_of(tmp_path)
+            open_tree(tmp_path)
     finally:
         (tmp_path / "bat").chmod(0o700)
 
@@ -440,7 +440,7 @@ def test_folder_that_may_not_be_read(tmp_path: Path) -> None:
 def test_order_is_that_of_the_names(tmp_path: Path) -> None:
     names = [f"{c}{s}{i}.png" for c in "ab" for s in ("/", "-x/", "/x/", ".x/") for i in range(5)]
     made(tmp_path, *random.Random(0).sample(names, len(names)))
-    assert tree_of(tmp_path).names == tuple(sorted(names))
+    assert open_tree(tmp_path).names == tuple(sorted(names))
 
 
 def test_stamp_follows_the_images(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_stamp_follows_the_images(tmp_path: Path) -> None:
 
 def test_files_that_vanish(tmp_path: Path) -> None:
     made(tmp_path, "ant/1.png", "ant/2.png")
-    tree = tree_of(tmp_path)
+    tree = open_tree(tmp_path)
     (tmp_path / "ant" / "2.png").unlink()
     with pytest.raises(KedgeError, match=r"2\.png: cannot be read"):
         folder_reader.FolderReader().read(tree)
@@ -467,7 +467,7 @@ def test_files_that_vanish(tmp_path: Path) -> None:
 
 def test_one_file(tmp_path: Path) -> None:
     made(tmp_path, "a.pkl", "b.pkl")
-    tree = tree_of(tmp_path / "a.pkl")
+    tree = open_tree(tmp_path / "a.pkl")
     assert tree.names == ("a.pkl",)
     assert tree.local("a.pkl") == tmp_path / "a.pkl"
     assert FolderTree(tmp_path, ()).names == ()
@@ -475,13 +475,13 @@ def test_one_file(tmp_path: Path) -> None:
 
 def test_folder_that_is_called_like_an_archive(tmp_path: Path) -> None:
     made(tmp_path / "x.zip", "ant/1.png")
-    assert tree_of(tmp_path / "x.zip").names == ("ant/1.png",)
+    assert open_tree(tmp_path / "x.zip").names == ("ant/1.png",)
 
 
 def test_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf\xc3\xa9")
     (tmp_path / "b.txt").write_bytes(b"\xff")
-    tree = tree_of(tmp_path)
+    tree = open_tree(tmp_path)
     assert tree.text("a.txt") == "é"
     with pytest.raises(KedgeError, match=r"b\.txt: this text is not UTF-8; save it so"):
         tree.text("b.txt")
@@ -502,5 +502,5 @@ def test_many_files_are_not_looked_at_one_by_one(
     monkeypatch.setattr(
         os, "stat", lambda *args, **more: looked.append(args) or stat(*args, **more)
     )
-    tree_of(tmp_path)
+    open_tree(tmp_path)
     assert len(looked) < 10

@@ -15,7 +15,7 @@ from kedge.cli.predict import _files as images_to_name
 from kedge.data.drawings import load_drawings
 from kedge.data.inspect import inspect_index
 from kedge.data.open import open_images
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.errors import KedgeError
 from kedge.utils import progress
 
@@ -119,7 +119,7 @@ def test_values_without_a_white_are_left_out_with_the_reason(
     what = "floats" if kind is np.float32 else "32-bit or signed numbers"
     said = f"the first is {strange} ({what}: save it with 8 or 16 bits)"
     assert said in capsys.readouterr().err
-    assert any(remark.endswith(said) for remark in inspect_index(catalogue(folder)).remarks)
+    assert any(remark.endswith(said) for remark in inspect_index(read_index(folder)).remarks)
 
 
 def test_what_is_transparent_is_not_what_lies_beneath_it(folder: Path) -> None:
@@ -245,7 +245,7 @@ def test_images_of_other_types_are_counted_and_named(
 ) -> None:
     for name in (*NO_IMAGES, "README", "LICENSE", "Icon\r", "film.mov", "d.md", ".1.heic"):
         (folder / "ant" / name).write_text("x")
-    assert catalogue(folder).remarks == ()
+    assert read_index(folder).remarks == ()
     for name in OTHERS:
         (folder / "ant" / name).write_bytes(b"x")
     (folder / "figure.heic").write_bytes(b"x")  # in no class folder
@@ -253,13 +253,13 @@ def test_images_of_other_types_are_counted_and_named(
         assert open_images(folder).counts.tolist() == [1, 1]
     said = "9 files are of no known image type and were left out, the first is ant/1.heic"
     assert said in capsys.readouterr().err
-    assert said in inspect_index(catalogue(folder)).remarks
+    assert said in inspect_index(read_index(folder)).remarks
 
 
 def test_class_of_other_types_only(folder: Path) -> None:
     (folder / "cat").mkdir()
     (folder / "cat" / "1.heic").write_bytes(b"x")
-    assert catalogue(folder).remarks == (
+    assert read_index(folder).remarks == (
         "1 folder holds no image and was left out: cat",
         "1 file is of no known image type and was left out: cat/1.heic",
     )

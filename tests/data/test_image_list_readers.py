@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import tree_of
+from kedge.data.files.file_tree import open_tree
 from kedge.data.index import ImageIndex
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar_folders import CifarFoldersReader
 from kedge.data.readers.image_list import ImageListReader
@@ -48,7 +48,7 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
 
 
 def read(path: Path, reader: Reader) -> ImageIndex:
-    tree = tree_of(path)
+    tree = open_tree(path)
     assert reader.recognises(tree)
     return reader.read(tree)
 
@@ -149,8 +149,8 @@ def test_one_of_the_lists_given_alone(ravi: Path) -> None:
 
 
 def test_a_list_given_alone_is_called_as_it_was(ravi: Path) -> None:
-    assert catalogue(ravi / "test.csv").path == ravi / "test.csv"
-    assert catalogue(ravi).path == ravi
+    assert read_index(ravi / "test.csv").path == ravi / "test.csv"
+    assert read_index(ravi).path == ravi
 
 
 def test_change_of_a_list_changes_the_stamp(ravi: Path) -> None:
@@ -392,7 +392,7 @@ def test_class_does_not_lead_out_either(tmp_path: Path, name: str) -> None:
     line = json.dumps({"file": "secret.png", "label": name})
     file = write(tmp_path / "data" / "deep" / "l.jsonl", line)
     with pytest.raises(KedgeError, match="none of the images that it lists is there"):
-        ImageListReader().read(tree_of(file))
+        ImageListReader().read(open_tree(file))
 
 
 def test_nothing_that_is_listed_is_there(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_table_beside_class_folders_is_not_mistaken(tmp_path: Path, text: str, n
     draw(tmp_path / "dog" / "1.png", 10)
     write(tmp_path / "notes.txt", "")
     (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
-    assert not ImageListReader().recognises(tree_of(tmp_path))
+    assert not ImageListReader().recognises(open_tree(tmp_path))
 
 
 def test_several_lists(tmp_path: Path) -> None:
@@ -520,9 +520,9 @@ def test_cifar_wrong_lists(cifar: Path, content: bytes) -> None:
 
 
 def test_cifar_without_lists_or_data_is_not_recognised(cifar: Path) -> None:
-    assert not CifarFoldersReader().recognises(tree_of(cifar / "data"))
-    assert not CifarFoldersReader().recognises(tree_of(cifar / "splits"))
-    assert not CifarFoldersReader().recognises(tree_of(cifar / "splits/bertinetto/train.txt"))
+    assert not CifarFoldersReader().recognises(open_tree(cifar / "data"))
+    assert not CifarFoldersReader().recognises(open_tree(cifar / "splits"))
+    assert not CifarFoldersReader().recognises(open_tree(cifar / "splits/bertinetto/train.txt"))
 
 
 # ── Tiny-ImageNet ────────────────────────────────────────────────────────────────────────────
@@ -608,7 +608,7 @@ def test_tiny_imagenet_with_annotations_that_are_no_text(tiny: Path) -> None:
 def test_imagenet_is_not_tiny(tmp_path: Path) -> None:
     draw(tmp_path / "train" / "n01443537" / "n01443537_1.JPEG", 10)
     write(tmp_path / "words.txt", "n01443537\tgoldfish\n")
-    assert not TinyImageNetReader().recognises(tree_of(tmp_path))
+    assert not TinyImageNetReader().recognises(open_tree(tmp_path))
 
 
 # ── Omniglot ─────────────────────────────────────────────────────────────────────────────────
@@ -716,7 +716,7 @@ def test_archives_within_an_archive(omniglot: Path) -> None:
 
 def test_alphabets_alone_are_not_recognised(tmp_path: Path) -> None:
     draw(tmp_path / "Greek" / "alpha" / "1.png", 10)
-    assert not OmniglotReader().recognises(tree_of(tmp_path))
+    assert not OmniglotReader().recognises(open_tree(tmp_path))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real archives")

@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.in_memory import given_catalogue
+from kedge.data.in_memory import index_in_memory
 from kedge.data.index import ImageIndex
 from kedge.data.open import open_images
 from kedge.errors import KedgeError
@@ -45,7 +45,7 @@ def named(found: ImageIndex) -> list[str]:
 
 def sentence(given: object) -> str:
     with pytest.raises(KedgeError) as caught:
-        given_catalogue(given)
+        index_in_memory(given)
     said = str(caught.value)
     assert said.endswith(".")
     assert "\n" not in said
@@ -98,7 +98,7 @@ class DataSet:
     ],
 )
 def test_layouts(given: Any, expected: np.ndarray) -> None:
-    found = given_catalogue((given, LABELS))
+    found = index_in_memory((given, LABELS))
     assert same(found, expected)
     assert named(found) == [f"class {label:04}" for label in LABELS]
     first = given[0]
@@ -110,15 +110,15 @@ def test_layouts(given: Any, expected: np.ndarray) -> None:
 
 def test_all_values_survive_floats() -> None:
     every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
-    found = given_catalogue((torch.from_numpy(every) / 255, [0]))
+    found = index_in_memory((torch.from_numpy(every) / 255, [0]))
     assert np.array_equal(next(found.pictures.fetch([0])), every[0])
 
 
 def test_narrow_images_are_ambiguous_and_follow_the_kind() -> None:
     """3×8×3 pixels or channels: arrays have channels last, tensors first."""
     given = RNG.integers(0, 256, (2, 3, 8, 3), dtype=np.uint8)
-    array = next(given_catalogue((given, [0, 1])).pictures.fetch([0]))
-    tensor = next(given_catalogue((torch.from_numpy(given), [0, 1])).pictures.fetch([0]))
+    array = next(index_in_memory((given, [0, 1])).pictures.fetch([0]))
+    tensor = next(index_in_memory((torch.from_numpy(given), [0, 1])).pictures.fetch([0]))
     assert np.array_equal(array, given[0])
     assert np.array_equal(tensor, given[0].transpose(1, 2, 0))
 
@@ -137,9 +137,9 @@ def test_narrow_images_are_ambiguous_and_follow_the_kind() -> None:
     ],
 )
 def test_kinds_of_labels(labels: Any) -> None:
-    plain = given_catalogue((COLOUR, labels))
+    plain = index_in_memory((COLOUR, labels))
     assert named(plain)[:3] == ["class 0002", "class 0000", "class 0001"]
-    called = given_catalogue((COLOUR, labels, ["x", "y", "a", "without images"]))
+    called = index_in_memory((COLOUR, labels, ["x", "y", "a", "without images"]))
     assert called.classes == ("a", "x", "y")
     assert named(called) == ["a", "x", "y", "y", "x", "a"]
     assert same(called, COLOUR)
@@ -149,14 +149,14 @@ def test_kinds_of_labels(labels: Any) -> None:
 def test_labels_that_are_names(kind: Callable[[Any], Any]) -> None:
     names = [["ant", "bat", "cat"][label] for label in LABELS]
     for given in ((COLOUR, kind(names)), (COLOUR, kind(names), ["cat", "bat", "ant", "dog"])):
-        found = given_catalogue(given)
+        found = index_in_memory(given)
         assert named(found) == names
         assert found.classes == ("ant", "bat", "cat")
 
 
 def test_names_that_are_tuples_or_occur_twice() -> None:
     names = [("crane",), ("dog", "hound"), ("crane",)]
-    found = given_catalogue((COLOUR, LABELS, names))
+    found = index_in_memory((COLOUR, LABELS, names))
     assert found.classes == ("crane (0)", "crane (2)", "dog, hound")
     assert named(found)[:3] == ["crane (2)", "crane (0)", "dog, hound"]
 
@@ -166,11 +166,11 @@ def test_paths(tmp_path: Path) -> None:
     for file, image in zip(files, COLOUR, strict=True):
         Image.fromarray(image).save(file)
     for given in (files, [str(file) for file in files], np.array([str(file) for file in files])):
-        found = given_catalogue((given, LABELS))
+        found = index_in_memory((given, LABELS))
         assert same(found, COLOUR)
         assert found.pictures.name(3) == str(files[3])
     files[2].unlink()
-    found = given_catalogue((files, LABELS))
+    found = index_in_memory((files, LABELS))
     assert [p == b"" for p in found.pictures.fetch(range(6))] == [False] * 2 + [True] + [False] * 3
     assert "is not there" in sentence(([tmp_path / "no.png"], [0]))
 
@@ -180,7 +180,7 @@ def test_images_of_different_sizes() -> None:
     ragged = np.empty(3, dtype=object)
     ragged[:] = given
     for some in (given, ragged):
-        found = given_catalogue((some, [0, 1, 0]))
+        found = index_in_memory((some, [0, 1, 0]))
         pictures = list(found.pictures.fetch(range(3)))
         assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
 
@@ -190,21 +190,21 @@ def test_modes_of_pillow(mode: str) -> None:
     ramp = np.tile(np.linspace(0, 255, 8).astype(np.uint8), (8, 1))
     plain = Image.fromarray(ramp)
     image = Image.fromarray(ramp.astype(np.uint16) * 257) if mode == "I;16" else plain.convert(mode)
-    (got,) = images(given_catalogue(([image], [0])))
+    (got,) = images(index_in_memory(([image], [0])))
     assert np.abs(got.astype(int) - ramp[..., None]).max() <= (255 if mode == "1" else 3)
 
 
 def test_transparency_shows_white() -> None:
     clear = np.zeros((1, 8, 8, 4), dtype=np.uint8)
     for given in (clear, clear.transpose(0, 3, 1, 2), [Image.fromarray(clear[0])]):
-        (got,) = images(given_catalogue((given, [0])))
+        (got,) = images(index_in_memory((given, [0])))
         assert (got == 255).all()
 
 
 def test_a_camera_that_was_turned() -> None:
     image = Image.fromarray(COLOUR[0])
     image.getexif()[0x0112] = 3
-    (got,) = images(given_catalogue(([image], [0])))
+    (got,) = images(index_in_memory(([image], [0])))
     assert np.array_equal(got, COLOUR[0][::-1, ::-1])
 
 
@@ -219,14 +219,14 @@ def test_mapping(tmp_path: Path) -> None:
         "ant": [COLOUR[2], Image.fromarray(COLOUR[3]), torch.from_numpy(COLOUR[4]), path],
         "none": [],
     }
-    found = given_catalogue(given)
+    found = index_in_memory(given)
     assert found.classes == ("ant", "cat")
     assert named(found) == ["cat"] * 2 + ["ant"] * 4
     assert same(found, COLOUR)
     assert found.remarks == ("1 class has no image and was left out: none",)
     assert found.pictures.name(1) == "image of 'cat', 1"
     assert found.pictures.name(5) == str(path)
-    assert given_catalogue({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
+    assert index_in_memory({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
 
 
 # ── data sets ────────────────────────────────────────────────────────────────────────────────
@@ -239,7 +239,7 @@ def test_labels_at_hand_are_not_asked_for(attribute: str, kind: Callable[[Any], 
     given = DataSet(
         items, classes=["b", "c", "a"], **{attribute: kind([i % 3 for i in range(600)])}
     )
-    found = given_catalogue(given)
+    found = index_in_memory(given)
     assert given.asked < 40
     assert found.classes == ("a", "b", "c")
     assert named(found)[:4] == ["b", "c", "a", "b"]
@@ -251,7 +251,7 @@ def test_labels_at_hand_are_not_asked_for(attribute: str, kind: Callable[[Any], 
 @pytest.mark.parametrize("label", [int, str, np.int64, np.array, torch.tensor])
 def test_labels_that_must_be_asked_for(label: Callable[[Any], Any]) -> None:
     given = DataSet([(image, label(i)) for image, i in zip(COLOUR, LABELS, strict=True)])
-    found = given_catalogue(given)
+    found = index_in_memory(given)
     expected = [str(i) if label is str else f"class {i:04}" for i in LABELS]
     assert named(found) == expected
     assert same(found, COLOUR)
@@ -260,31 +260,31 @@ def test_labels_that_must_be_asked_for(label: Callable[[Any], Any]) -> None:
 def test_labels_at_hand_that_are_wrong() -> None:
     """A `target_transform` changes what items say, but neither `targets` nor `classes`."""
     items = [(image, i + 1) for image, i in zip(COLOUR, LABELS, strict=True)]
-    found = given_catalogue(DataSet(items, targets=LABELS, classes=["a", "b", "c", "d"]))
+    found = index_in_memory(DataSet(items, targets=LABELS, classes=["a", "b", "c", "d"]))
     assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
     assert "do not fit" in found.remarks[0]
     for wrong in (LABELS[:3], [[1, 0]] * 6, np.eye(6), "abcdef", {1: 2}, None):
-        found = given_catalogue(DataSet(items, targets=wrong))
+        found = index_in_memory(DataSet(items, targets=wrong))
         assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
 
 
 def test_classes_that_do_not_fit() -> None:
     items = list(zip(COLOUR, LABELS, strict=True))
     for classes in (["a", "b"], {"a": 0}, [1, 2, 3], "abc", []):
-        found = given_catalogue(DataSet(items, classes=classes))
+        found = index_in_memory(DataSet(items, classes=classes))
         assert found.classes == ("class 0000", "class 0001", "class 0002")
 
 
 def test_data_sets_of_torch() -> None:
     tensors = torch.from_numpy(COLOUR).permute(0, 3, 1, 2) / 255
     whole = TensorDataset(tensors, torch.tensor(LABELS))
-    found = given_catalogue(whole)
+    found = index_in_memory(whole)
     assert same(found, COLOUR)
     assert named(found)[0] == "class 0002"
     items = list(zip(COLOUR, LABELS, strict=True)) * 100
     owner = DataSet(items, targets=LABELS * 100, classes=["x", "y", "z"])
     part = Subset(owner, list(range(1, 600, 2)))
-    found = given_catalogue(part)
+    found = index_in_memory(part)
     assert owner.asked < 40
     assert named(found)[:3] == ["x", "y", "z"]
     assert same(found, np.concatenate([COLOUR[1::2]] * 100))
@@ -292,17 +292,17 @@ def test_data_sets_of_torch() -> None:
 
 def test_a_list_of_pairs_is_a_data_set() -> None:
     pairs = list(zip(COLOUR, LABELS, strict=True))
-    assert same(given_catalogue(pairs), COLOUR)
-    assert same(given_catalogue(tuple(pairs[:2])), COLOUR[:2])
+    assert same(index_in_memory(pairs), COLOUR)
+    assert same(index_in_memory(tuple(pairs[:2])), COLOUR[:2])
 
 
 def test_items_that_raise() -> None:
     items: list[Any] = [(image, i) for image, i in zip(COLOUR, LABELS, strict=True)] * 4
     items[0], items[7] = OSError("truncated"), ValueError("broken")
-    at_hand = given_catalogue(DataSet(items, targets=LABELS * 4))
+    at_hand = index_in_memory(DataSet(items, targets=LABELS * 4))
     pictures = list(at_hand.pictures.fetch(range(24)))
     assert [i for i, picture in enumerate(pictures) if isinstance(picture, bytes)] == [0, 7]
-    asked = given_catalogue(DataSet(items))
+    asked = index_in_memory(DataSet(items))
     assert len(asked) == 22
     assert asked.remarks == (
         "2 items cannot be had and were left out, the first is item 0 (OSError)",
@@ -313,9 +313,9 @@ def test_items_that_raise() -> None:
 
 def test_random_transforms_are_named() -> None:
     items = [(lambda i=i: (RNG.integers(0, 256, (8, 8), dtype=np.uint8), i)) for i in LABELS]
-    found = given_catalogue(DataSet(items))
+    found = index_in_memory(DataSet(items))
     assert "without random transforms" in found.remarks[0]
-    assert found.stamp == given_catalogue(DataSet(items)).stamp
+    assert found.stamp == index_in_memory(DataSet(items)).stamp
 
 
 # ── what is wrong ────────────────────────────────────────────────────────────────────────────
@@ -386,7 +386,7 @@ def test_data_sets_that_do_not_work() -> None:
 
 def test_stamps() -> None:
     def stamp(*given: Any) -> str:
-        return given_catalogue(given).stamp
+        return index_in_memory(given).stamp
 
     again = COLOUR.copy()
     assert stamp(again, LABELS) == stamp(COLOUR, LABELS)
@@ -395,14 +395,14 @@ def test_stamps() -> None:
     again[3, 4, 4, 1] ^= 1
     assert stamp(again, LABELS) != stamp(COLOUR, LABELS)
     items = list(zip(COLOUR, LABELS, strict=True))
-    assert given_catalogue(items).stamp == given_catalogue(DataSet(items).items).stamp
-    assert given_catalogue(items).stamp != given_catalogue(items[:-1]).stamp
+    assert index_in_memory(items).stamp == index_in_memory(DataSet(items).items).stamp
+    assert index_in_memory(items).stamp != index_in_memory(items[:-1]).stamp
 
 
 def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
     """A mapped array, of which the file is empty."""
     mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(12_000, 84, 84, 3))
-    found = given_catalogue((mapped, np.arange(12_000) % 7))
+    found = index_in_memory((mapped, np.arange(12_000) % 7))
     (picture,) = found.pictures.fetch([11_999])
     assert isinstance(picture, np.ndarray)
     assert np.shares_memory(picture, mapped)
@@ -436,11 +436,11 @@ def test_target_transform_counts() -> None:
     items, before = many(merged)
     given = DataSet(items, targets=before, classes=names, target_transform=merged)
     for each, n in ((given, 1000), (Subset(given, list(range(900))), 900)):
-        found = given_catalogue(each)
+        found = index_in_memory(each)
         assert named(found) == [f"class {label:04}" for _, label in items[:n]]
         assert "do not fit" in found.remarks[0]  # the names are of the labels before
     items, before = many()
-    found = given_catalogue(DataSet(items, targets=before, classes=names, target_transform=int))
+    found = index_in_memory(DataSet(items, targets=before, classes=names, target_transform=int))
     assert named(found) == [f"n{label}" for label in before]  # it changes none of them
     assert found.remarks == ()
 
@@ -465,10 +465,10 @@ class Wrapper:
 def test_wrapper_counts_and_not_what_is_within() -> None:
     items, before = many()
     inner = DataSet(items, targets=before, classes=[f"n{i}" for i in range(100)])
-    found = given_catalogue(Wrapper(inner, merged))
+    found = index_in_memory(Wrapper(inner, merged))
     assert named(found) == [f"class {merged(label):04}" for label in before]
     assert len(found.classes) == 96
-    found = given_catalogue(Wrapper(inner, int))
+    found = index_in_memory(Wrapper(inner, int))
     assert named(found) == [f"n{label}" for label in before]
 
 
@@ -482,8 +482,8 @@ def test_deep_images_of_pillow_are_scaled_as_files_are(
     image = Image.fromarray(ramp.astype({"I;16": np.uint16, "I;16B": ">u2"}[mode]))
     assert image.mode == mode
     Image.fromarray(ramp).save(tmp_path / "x.png")
-    (got,) = images(given_catalogue(([image], [0])), 1)
-    (file,) = images(given_catalogue(([tmp_path / "x.png"], [0])), 1)
+    (got,) = images(index_in_memory(([image], [0])), 1)
+    (file,) = images(index_in_memory(([tmp_path / "x.png"], [0])), 1)
     assert np.array_equal(got, file)
     assert np.array_equal(got[..., 0], ramp >> 8)
 
@@ -492,7 +492,7 @@ def test_deep_image_of_pillow_says_its_depth_by_its_file() -> None:
     ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(">u2")
     image = Image.open(io.BytesIO(b"P5 8 8 65535\n" + ramp.tobytes()))
     assert image.mode == "I"
-    (got,) = images(given_catalogue(([image], [0])), 1)
+    (got,) = images(index_in_memory(([image], [0])), 1)
     assert np.array_equal(got[..., 0], ramp >> 8)
 
 
@@ -573,7 +573,7 @@ def test_names_that_differ_in_blanks_or_accents_are_one_class() -> None:
             classes=["cafe\u0301", "ant", "caf\u00e9 "],
         ),
     ):
-        found = given_catalogue(given)
+        found = index_in_memory(given)
         assert found.classes == ("ant", "caf\u00e9")
         assert named(found) == ["caf\u00e9"] * 2 + ["ant"] + ["caf\u00e9"] * 3
         assert found.remarks[0].endswith("their images were joined: caf\u00e9")

@@ -26,7 +26,7 @@ from kedge.data.parallel_decode import (
     in_memory,
     suited,
 )
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 
@@ -73,7 +73,7 @@ def as_slow(table: ImageTable, folder: Path, look: ImageSpec) -> None:
 def test_store_memory_and_the_obvious_way_agree(
     photographs: Path, tmp_path: Path, look: ImageSpec
 ) -> None:
-    found = catalogue(photographs)
+    found = read_index(photographs)
     packed, decoded = pack(found, look, tmp_path / "out"), in_memory(found, look)
     as_slow(packed, photographs, look)
     as_slow(decoded, photographs, look)
@@ -87,14 +87,14 @@ def test_gaps_of_unreadable_images_are_closed(
     for k in (0, 3, N_CLASSES - 1):
         for i in broken:
             next((photographs / f"class {k}").glob(f"{i:02}.*")).write_bytes(b"not an image")
-    packed = pack(catalogue(photographs), LOOK, tmp_path / "out")
+    packed = pack(read_index(photographs), LOOK, tmp_path / "out")
     as_slow(packed, photographs, LOOK)
     assert len(packed) == N_CLASSES * N_EACH - 3 * len(broken)
     with safe_open(tmp_path / "out", "pt") as file:
         about = json.loads(file.metadata()["kedge"])
     assert f"{3 * len(broken)} of {N_CLASSES * N_EACH} images could not be read" in str(about)
     assert len(about["unreadable"]) == 3 * len(broken)
-    assert packed.fingerprint == in_memory(catalogue(photographs), LOOK).fingerprint
+    assert packed.fingerprint == in_memory(read_index(photographs), LOOK).fingerprint
 
 
 def test_what_was_stopped_after_all_was_done_leaves_nothing(
@@ -102,10 +102,10 @@ def test_what_was_stopped_after_all_was_done_leaves_nothing(
 ) -> None:
     real = pack._discard
     monkeypatch.setattr(pack, "_discard", lambda folder: None)  # killed just before
-    pack(catalogue(photographs), LOOK, tmp_path / "out")
+    pack(read_index(photographs), LOOK, tmp_path / "out")
     assert (tmp_path / "out.packing").is_dir()
     monkeypatch.setattr(pack, "_discard", real)
-    pack(catalogue(photographs), LOOK, tmp_path / "out")
+    pack(read_index(photographs), LOOK, tmp_path / "out")
     assert not (tmp_path / "out.packing").exists()
 
 
@@ -114,8 +114,8 @@ def test_data_whose_name_is_no_text_can_be_packed(photographs: Path, tmp_path: P
         odd = photographs.rename(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff"))
     except OSError:
         pytest.skip("this file system takes no such name")
-    packed = pack(catalogue(odd), LOOK, tmp_path / "out")
-    assert pack(catalogue(odd), LOOK, tmp_path / "out").fingerprint == packed.fingerprint
+    packed = pack(read_index(odd), LOOK, tmp_path / "out")
+    assert pack(read_index(odd), LOOK, tmp_path / "out").fingerprint == packed.fingerprint
     packed.save(tmp_path / "again")
     assert ImageTable.load(tmp_path / "again").fingerprint == packed.fingerprint
 
@@ -123,7 +123,7 @@ def test_data_whose_name_is_no_text_can_be_packed(photographs: Path, tmp_path: P
 def test_class_that_is_all_broken_is_left_out(photographs: Path, tmp_path: Path) -> None:
     for file in (photographs / "class 2").iterdir():
         file.write_bytes(b"")
-    packed = pack(catalogue(photographs), LOOK, tmp_path / "out")
+    packed = pack(read_index(photographs), LOOK, tmp_path / "out")
     assert packed.classes == tuple(f"class {k}" for k in range(N_CLASSES) if k != 2)
     as_slow(packed, photographs, LOOK)
 
@@ -133,7 +133,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
         (tmp_path / "data" / name).mkdir(parents=True)
         (tmp_path / "data" / name / "x.png").write_bytes(b"no image")
     with pytest.raises(KedgeError, match="nor can any other"):
-        pack(catalogue(tmp_path / "data"), LOOK, tmp_path / "out")
+        pack(read_index(tmp_path / "data"), LOOK, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -142,7 +142,7 @@ def test_parts_of_the_split_go_with_the_images(photographs: Path, tmp_path: Path
         for k in classes:
             (tmp_path / "split" / part).mkdir(parents=True, exist_ok=True)
             (photographs / f"class {k}").rename(tmp_path / "split" / part / f"class {k}")
-    packed = pack(catalogue(tmp_path / "split"), LOOK, tmp_path / "out")
+    packed = pack(read_index(tmp_path / "split"), LOOK, tmp_path / "out")
     assert packed.parts == ("train", "val", "test")
     for part, classes in {"train": range(3), "val": range(3, 5), "test": range(5, 7)}.items():
         there = packed.labels[packed.in_part(part)].unique().tolist()
@@ -162,7 +162,7 @@ def test_images_of_a_class_that_lie_apart_come_together(photographs: Path, tmp_p
             (into / file.name).write_bytes(b"")
         else:
             expected.setdefault((name, part), []).append(decode(into / file.name, LOOK))
-    found = catalogue(tmp_path / "split")
+    found = read_index(tmp_path / "split")
     for table in (pack(found, LOOK, tmp_path / "out"), in_memory(found, LOOK)):
         for (name, part), pixels in expected.items():
             rows = table.rows_of(name)
@@ -174,7 +174,7 @@ def test_exact_copies_within_a_class_are_told(photographs: Path, tmp_path: Path)
     ours = photographs / "class 4"
     shutil.copy(ours / "00.png", ours / "copy.png")
     shutil.copy(ours / "00.png", photographs / "class 5" / "other class.png")  # no harm there
-    pack(catalogue(photographs), LOOK, tmp_path / "out")
+    pack(read_index(photographs), LOOK, tmp_path / "out")
     with safe_open(tmp_path / "out", "pt") as file:
         remarks = json.loads(file.metadata()["kedge"])["remarks"]
     assert len(remarks) == 1
@@ -188,10 +188,10 @@ def test_exact_copies_within_a_class_are_told(photographs: Path, tmp_path: Path)
 def test_second_time_decodes_nothing(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = pack(catalogue(photographs), LOOK, tmp_path / "out")
+    first = pack(read_index(photographs), LOOK, tmp_path / "out")
     written = (tmp_path / "out").stat().st_mtime_ns
     monkeypatch.setattr(pack, "decoded", None)
-    again = pack(catalogue(photographs), LOOK, tmp_path / "out")
+    again = pack(read_index(photographs), LOOK, tmp_path / "out")
     assert again.fingerprint == first.fingerprint
     assert (tmp_path / "out").stat().st_mtime_ns == written
 
@@ -201,7 +201,7 @@ def test_second_time_decodes_nothing(
 )
 def test_what_is_there_is_never_overwritten(photographs: Path, tmp_path: Path, change: str) -> None:
     out, look = tmp_path / "out", LOOK
-    pack(catalogue(photographs), look, out)
+    pack(read_index(photographs), look, out)
     if change == "a new image":
         shutil.copy(photographs / "class 0" / "00.png", photographs / "class 1" / "new.png")
     elif change == "an image written again":
@@ -212,7 +212,7 @@ def test_what_is_there_is_never_overwritten(photographs: Path, tmp_path: Path, c
         out.write_text("a letter")
     before = out.read_bytes()
     with pytest.raises(KedgeError, match="already exists"):
-        pack(catalogue(photographs), look, out)
+        pack(read_index(photographs), look, out)
     assert out.read_bytes() == before
 
 
@@ -222,7 +222,7 @@ def test_originals_are_not_touched(photographs: Path, tmp_path: Path) -> None:
         return {str(f): (f.stat().st_mtime_ns, f.read_bytes()) for f in files if f.is_file()}
 
     before = all_of_it()
-    pack(catalogue(photographs), LOOK, tmp_path / "out")
+    pack(read_index(photographs), LOOK, tmp_path / "out")
     assert all_of_it() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photographs"]
 
@@ -230,7 +230,7 @@ def test_originals_are_not_touched(photographs: Path, tmp_path: Path) -> None:
 def test_stopped_packing_goes_on_where_it_was(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = pack(catalogue(photographs), LOOK, tmp_path / "whole")
+    whole = pack(read_index(photographs), LOOK, tmp_path / "whole")
     asked: list[int] = []
     real = pack.decoded
 
@@ -243,7 +243,7 @@ def test_stopped_packing_goes_on_where_it_was(
 
     monkeypatch.setattr(pack, "decoded", stopped)
     with pytest.raises(KeyboardInterrupt):
-        pack(catalogue(photographs), LOOK, tmp_path / "out")
+        pack(read_index(photographs), LOOK, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
     def noted(pictures: Any, look: ImageSpec, chunks: Any) -> Any:
@@ -251,7 +251,7 @@ def test_stopped_packing_goes_on_where_it_was(
         return real(pictures, look, chunks)
 
     monkeypatch.setattr(pack, "decoded", noted)
-    goes_on = pack(catalogue(photographs), LOOK, tmp_path / "out")
+    goes_on = pack(read_index(photographs), LOOK, tmp_path / "out")
     assert asked == list(range(-(-N_CLASSES * N_EACH // CHUNK)))  # each once
     assert goes_on.fingerprint == whole.fingerprint
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
@@ -267,9 +267,9 @@ def test_other_data_do_not_go_on_from_it(
     with monkeypatch.context() as patched:
         patched.setattr(pack, "decoded", stopped)
         with pytest.raises(KeyboardInterrupt):
-            pack(catalogue(photographs), LOOK, tmp_path / "out")
+            pack(read_index(photographs), LOOK, tmp_path / "out")
     (photographs / "class 0" / "00.png").unlink()
-    as_slow(pack(catalogue(photographs), LOOK, tmp_path / "out"), photographs, LOOK)
+    as_slow(pack(read_index(photographs), LOOK, tmp_path / "out"), photographs, LOOK)
 
 
 BIT_BY_BIT = """
@@ -309,7 +309,7 @@ def test_killed_packing_goes_on(
     assert ended.rc == 0, ended.err
     table = ImageTable.load(out)
     as_slow(table, photographs, LOOK)
-    assert table.fingerprint == in_memory(catalogue(photographs), LOOK).fingerprint
+    assert table.fingerprint == in_memory(read_index(photographs), LOOK).fingerprint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.images", "photographs"]
 
 
@@ -319,7 +319,7 @@ def test_too_little_room_is_said_before_it_begins(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(KedgeError, match=r"0\.0 GB are needed .* make room"):
-        pack(catalogue(photographs), LOOK, tmp_path / "out")
+        pack(read_index(photographs), LOOK, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["photographs"]
 
 
@@ -329,7 +329,7 @@ def test_read_only_place_is_a_sentence(photographs: Path, tmp_path: Path) -> Non
     else:
         (tmp_path / "place").mkdir(mode=0o500)
     with pytest.raises(KedgeError, match="place"):
-        pack(catalogue(photographs), LOOK, tmp_path / "place" / "out")
+        pack(read_index(photographs), LOOK, tmp_path / "place" / "out")
 
 
 def test_many_odd_class_names_fit_into_the_header(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_many_odd_class_names_fit_into_the_header(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / "data" / name).mkdir(parents=True)
         Image.new("L", (16, 16)).save(tmp_path / "data" / name / "a.png")
-    found = catalogue(tmp_path / "data")
+    found = read_index(tmp_path / "data")
     packed = pack(found, suited(found), tmp_path / "out")
     assert packed.classes == tuple(sorted(names))
     assert torch.equal(packed.labels, torch.arange(300))
@@ -349,9 +349,9 @@ def test_many_odd_class_names_fit_into_the_header(tmp_path: Path) -> None:
 def test_other_decoder_is_another_packing(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packing = pack.Packing(catalogue(photographs), LOOK)
+    packing = pack.Packing(read_index(photographs), LOOK)
     before = packing.key
-    assert pack.Packing(catalogue(photographs), LOOK).key == before
+    assert pack.Packing(read_index(photographs), LOOK).key == before
     pack(packing.catalogue, LOOK, tmp_path / "out")
     monkeypatch.setattr(pack, "DECODER", pack.DECODER + 1)
     assert packing.key != before
@@ -368,7 +368,7 @@ def test_files_of_others_where_packing_grows_are_left_alone(
     mine.parent.mkdir(parents=True, exist_ok=True)
     mine.write_text("mine")
     with pytest.raises(KedgeError, match=r"not of kedge's making.*choose another --out\.$") as said:
-        pack(catalogue(photographs), LOOK, tmp_path / "out")
+        pack(read_index(photographs), LOOK, tmp_path / "out")
     assert str(tmp_path / "out.packing") in str(said.value)
     assert mine.read_text() == "mine"
     left = [path.name for path in tmp_path.iterdir()]
@@ -385,7 +385,7 @@ def test_a_file_that_comes_while_it_packs_stays(
         real(*args)
 
     monkeypatch.setattr(pack, "_complete", with_company)
-    as_slow(pack(catalogue(photographs), LOOK, tmp_path / "out"), photographs, LOOK)
+    as_slow(pack(read_index(photographs), LOOK, tmp_path / "out"), photographs, LOOK)
     assert [path.name for path in (tmp_path / "out.packing").iterdir()] == [".DS_Store"]
 
 
@@ -394,7 +394,7 @@ def test_who_waited_for_the_lock_looks_again(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
     """Another packing to the same place ends between our first look and our turn."""
-    theirs, ours, out = catalogue(photographs), catalogue(photographs), tmp_path / "out"
+    theirs, ours, out = read_index(photographs), read_index(photographs), tmp_path / "out"
     if not same:
         ours = ours.only({"class 1", "class 2"})
     real, written = pack.locked, []
@@ -454,7 +454,7 @@ def test_second_process_waits_for_what_the_first_keeps(
     place.mkdir()
     ended = ready(TWO_AT_ONCE.format(place=str(place), data=str(photographs)))
     assert ended.rc == 0, ended.err
-    expected = in_memory(catalogue(photographs), LOOK).fingerprint
+    expected = in_memory(read_index(photographs), LOOK).fingerprint
     assert [(place / f"table {i}").read_text() for i in range(2)] == [expected] * 2
     assert len((place / "decoded by 0").read_text()) == N_CLASSES * N_EACH  # each once,
     assert not (place / "decoded by 1").exists()  # and by one of them

@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import tree_of
+from kedge.data.files.file_tree import open_tree
 from kedge.data.index import ImageIndex
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.readers.parquet import ParquetReader
 from kedge.errors import KedgeError
 
@@ -67,7 +67,7 @@ def write(
 
 
 def read(path: Path) -> ImageIndex:
-    tree = tree_of(path)
+    tree = open_tree(path)
     assert ParquetReader().recognises(tree)
     return ParquetReader().read(tree)
 
@@ -342,10 +342,10 @@ def test_one_large_row_group_does_not_fill_the_memory(tmp_path: Path) -> None:
         import re, sys
         from pathlib import Path
         from kedge.data.readers.parquet import ParquetReader
-        from kedge.data.files.file_tree import tree_of
+        from kedge.data.files.file_tree import open_tree
         def most():
             return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-        found = ParquetReader().read(tree_of(Path(sys.argv[1])))
+        found = ParquetReader().read(open_tree(Path(sys.argv[1])))
         before = most()
         for start in range(0, len(found), 64):
             numbers = range(start, min(start + 64, len(found)))
@@ -452,13 +452,13 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_folders_with_a_table_are_folders(tmp_path: Path) -> None:
     (tmp_path / "ant").mkdir()
     (tmp_path / "ant" / "1.png").write_bytes(png(1))
-    assert not ParquetReader().recognises(tree_of(tmp_path))
+    assert not ParquetReader().recognises(open_tree(tmp_path))
     path = tmp_path / "metadata.parquet"
     write(path, [], columns={"file_name": pa.array(["ant/1.png"]), "size": pa.array([3])})
-    assert not ParquetReader().recognises(tree_of(tmp_path))
-    assert catalogue(tmp_path).remarks == ()
+    assert not ParquetReader().recognises(open_tree(tmp_path))
+    assert read_index(tmp_path).remarks == ()
     write(path, [0, 1])
-    assert ParquetReader().recognises(tree_of(tmp_path))
+    assert ParquetReader().recognises(open_tree(tmp_path))
     path.write_bytes(path.read_bytes()[:-9])
     assert "damaged" in sentence(tmp_path)
 
@@ -500,7 +500,7 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
         from pathlib import Path
         from kedge.errors import KedgeError
         from kedge.data.readers.parquet import ParquetReader
-        from kedge.data.files.file_tree import tree_of
+        from kedge.data.files.file_tree import open_tree
         good = Path(sys.argv[1]).read_bytes()
         footer = int.from_bytes(good[-8:-4], "little")
         reader, path = ParquetReader(), Path(sys.argv[1]).with_name("train.parquet")
@@ -521,7 +521,7 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
                 content[4 + chance.randrange(40)] = chance.randrange(256)
             path.write_bytes(content)
             try:
-                tree = tree_of(path)
+                tree = open_tree(path)
                 assert reader.recognises(tree)
                 found = reader.read(tree)
             except KedgeError as error:

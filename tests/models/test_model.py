@@ -22,7 +22,7 @@ from kedge.data.inspect import inspect_table
 from kedge.data.open import open_images
 from kedge.data.pack import pack
 from kedge.data.pools import whole
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.models.model import Model
@@ -535,7 +535,7 @@ def straightened(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]
             pixels = rng.integers(0, 256, (20, 60), dtype=np.uint8)
             pixels[:, :15] = 40 * k  # only those are of the class that a square leaves out
             Image.fromarray(pixels).save(folder / "wide" / f"kind {k}" / f"{i}.png")
-    pack(catalogue(folder / "wide"), ImageSpec(16, 1, "stretch"), folder / "packed")
+    pack(read_index(folder / "wide"), ImageSpec(16, 1, "stretch"), folder / "packed")
     return api.train(folder / "packed", width=4, **SHORT), folder / "wide"
 
 
@@ -567,14 +567,14 @@ def test_packed_images_must_have_been_treated_alike(
 ) -> None:
     """Pixels in a file stay as they are."""
     trained, folder = on_white
-    pack(catalogue(folder), ImageSpec(28, 1), tmp_path / "plain")
+    pack(read_index(folder), ImageSpec(28, 1), tmp_path / "plain")
     with pytest.raises(KedgeError, match="packed as they are, but the model was trained on images"):
         trained.open(tmp_path / "plain")
-    pack(catalogue(folder), trained.look, tmp_path / "inverted")
+    pack(read_index(folder), trained.look, tmp_path / "inverted")
     assert torch.equal(trained.open(tmp_path / "inverted").images, trained.open(folder).images)
     inside = open_images(tmp_path / "inverted")
     assert inspect_table(inside, {}, 0).look == trained.look
-    pack(catalogue(folder), ImageSpec(16, 1), tmp_path / "cropped")
+    pack(read_index(folder), ImageSpec(16, 1), tmp_path / "cropped")
     straightened[0].open(tmp_path / "cropped")
 
 

@@ -307,11 +307,11 @@ from pathlib import Path
 from kedge import engine
 from kedge.data import store
 from kedge.data.decode import Look
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 engine.start()
 store.NOTE_EVERY = (-1.0, 1e9)[me]  # one notes all the time, the other only at the end
-shared = store.pack(catalogue("photographs"), Look(8, 3), Path("shared.images"), patience=-1.0)
-own = store.pack(catalogue("photographs"), Look(8, 3), Path(f"own{me}") / "images")
+shared = store.pack(read_index("photographs"), Look(8, 3), Path("shared.images"), patience=-1.0)
+own = store.pack(read_index("photographs"), Look(8, 3), Path(f"own{me}") / "images")
 assert shared.pixel_fingerprint() == own.pixel_fingerprint() == shared.fingerprint
 engine.wait()
 """

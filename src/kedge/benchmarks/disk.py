@@ -11,7 +11,7 @@ from kedge.benchmarks.base import TRAINED
 from kedge.data.index import HELD_OUT
 from kedge.data.lazy_images import LazyImages
 from kedge.data.open import is_store, open_images
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 
@@ -46,7 +46,7 @@ def _stamp(data: str) -> str:
     """Changes when the data on disk do."""
     path = Path(data)
     if path.is_dir():
-        return catalogue(path).stamp
+        return read_index(path).stamp
     if not path.is_file():
         return ""
     info = path.stat()

@@ -108,7 +108,7 @@ class Pack:
         )
         from kedge.data.pack import pack
         from kedge.data.parallel_decode import suited
-        from kedge.data.readers import catalogue
+        from kedge.data.readers import read_index
         from kedge.utils import progress
 
         path = Path(self.data)
@@ -116,7 +116,7 @@ class Pack:
             open_images(self.data)  # a sentence, if it is another file of that kind
             raise KedgeError(f"{self.data}: these images are packed already.")
         with progress.display():
-            found = _without(catalogue(path), self.without)
+            found = _without(read_index(path), self.without)
             channels = {"auto": None, "grey": 1, "colour": 3}[self.channels]
             look = suited(found, self.image_size, channels, self.fit)
             out = self.out or Path(f"{_stem(path)}-{look.image_size}px.images")
@@ -166,13 +166,13 @@ def _about(path: Path) -> dict[str, object]:
 def _examined(data: str, everything: bool) -> Inspection:
     from kedge.data.inspect import inspect_index, inspect_table
     from kedge.data.open import is_store, open_images
-    from kedge.data.readers import catalogue
+    from kedge.data.readers import read_index
 
     path = Path(data)
     if path.is_file() and is_store(path):
         return inspect_table(open_images(path), _about(path), path.stat().st_size)
     if path.exists():
-        return inspect_index(catalogue(path), everything)
+        return inspect_index(read_index(path), everything)
     table = open_images(data)  # embedded, or a sentence that nothing is there
     return inspect_table(table, {}, table.images.numel())
 

@@ -86,7 +86,7 @@ class Predict:
 def _files(given: Sequence[str]) -> list[str]:
     """Every image that is meant. One that is not there is told with those that cannot be read."""
     from kedge.data.decode import looks_like_image
-    from kedge.data.files.file_tree import FolderTree, of_other_types
+    from kedge.data.files.file_tree import FolderTree, unsupported_image_types
     from kedge.utils import progress
 
     files: list[str] = []
@@ -101,7 +101,7 @@ def _files(given: Sequence[str]) -> list[str]:
         for path in found:
             if os.path.isdir(path):
                 tree = FolderTree(Path(path))
-                for remark in (*tree.remarks, *of_other_types(tree.names)):
+                for remark in (*tree.remarks, *unsupported_image_types(tree.names)):
                     progress.note(f"{path}: {remark}")
                 files += [str(Path(path) / name) for name in tree.names if looks_like_image(name)]
             else:

@@ -13,7 +13,7 @@ from kedge.data.drawings import load_drawings
 from kedge.data.index import ImageIndex
 from kedge.data.pack import Packing, pack
 from kedge.data.parallel_decode import in_memory, suited
-from kedge.data.readers import catalogue
+from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.utils import progress
@@ -47,9 +47,9 @@ def open_images(
         _check(source, image_size, n_channels)
         return source
     if not isinstance(source, str | Path):
-        from kedge.data.in_memory import given_catalogue
+        from kedge.data.in_memory import index_in_memory
 
-        found, keep = given_catalogue(source, look is not None and look.inverted), False
+        found, keep = index_in_memory(source, look is not None and look.inverted), False
     elif (table := _ready(source)) is not None:
         embedded = str(source) if is_embedded(source) else ""
         _check(
@@ -63,7 +63,7 @@ def open_images(
             raise KedgeError(f"{source}: none of the classes that are needed is here.")
         return table
     else:
-        found = catalogue(source)
+        found = read_index(source)
     if classes is not None:
         found = found.only(classes)
     return _decoded(found, look or suited(found, image_size, n_channels), keep)

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kedge.config import checked, require
-from kedge.data.files.archives import hidden
+from kedge.data.files.archives import is_hidden
 from kedge.data.lazy_images import LazyImages
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.models.drift_compensation import pool_with_mean
 from kedge.models.model import Model
 from kedge.utils import progress
+from kedge.utils.config_io import validated
 from kedge.utils.progress import silent, task
 from kedge.utils.text import plain_name
 
@@ -45,7 +45,7 @@ class Classifier:
     def top(self, images: Any, n: int = 3) -> list[list[tuple[str, float]]]:
         """The n likeliest classes of each image (all, if there are fewer), each with its
         probability, the likeliest first."""
-        n = checked("n", int, n)
+        n = validated("n", int, n)
         require(n >= 1, f"n is {n}: at least the likeliest class is named.")
         found = []
         for some in self._some(images):
@@ -156,7 +156,7 @@ def _examples(model: Model, support: Any) -> ImageTable:
     if isinstance(support, str | Path) and Path(support).is_dir():
         inside = [path for path in Path(support).iterdir() if path.is_dir()]
         folders = {plain_name(path.name) for path in inside}
-        lost = sorted(name for name in folders - set(table.classes) if not hidden(name))
+        lost = sorted(name for name in folders - set(table.classes) if not is_hidden(name))
         if lost and folders & set(table.classes):  # and not "train" and "test", say
             raise KedgeError(
                 f"{Path(support) / lost[0]}: this class has no example that can be read: add "

@@ -25,7 +25,7 @@ from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.files import archives
-from kedge.data.files.file_tree import tree_of
+from kedge.data.files.file_tree import open_tree
 from kedge.data.readers.folder import FolderReader
 from kedge.errors import KedgeError
 
@@ -102,7 +102,7 @@ def nothing_is_written(
 
 def refused(path: Path, sentence: str, seconds: float = 3) -> None:
     with harmless(seconds), pytest.raises(KedgeError, match=sentence) as caught:
-        tree_of(path)
+        open_tree(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
@@ -114,7 +114,7 @@ def refused(path: Path, sentence: str, seconds: float = 3) -> None:
 @pytest.mark.parametrize("ending", KINDS)
 def test_class_folders_are_read_in_place(tmp_path: Path, ending: str) -> None:
     path = pack(tmp_path / f"x{ending}", GOOD)
-    tree = tree_of(path)
+    tree = open_tree(path)
     assert tree.names == tuple(GOOD)
     assert {name: tree.read(name) for name in reversed(GOOD)} == GOOD
     assert tree.text("wrap/notes.txt") == "text"
@@ -131,7 +131,7 @@ def test_class_folders_are_read_in_place(tmp_path: Path, ending: str) -> None:
 @pytest.mark.parametrize(("real", "called"), [(".tar.gz", ".tar"), (".tar", ".tgz")])
 def test_ending_need_not_be_right(tmp_path: Path, real: str, called: str) -> None:
     pack(tmp_path / f"x{real}", GOOD).rename(tmp_path / f"x.y{called}")
-    assert tree_of(tmp_path / f"x.y{called}").names == tuple(GOOD)
+    assert open_tree(tmp_path / f"x.y{called}").names == tuple(GOOD)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -148,7 +148,7 @@ def test_ending_need_not_be_right(tmp_path: Path, real: str, called: str) -> Non
     ],
 )
 def test_names_in_every_format_of_tar(tmp_path: Path, format: int, name: str) -> None:
-    tree = tree_of(pack(tmp_path / "x.tar", {name: b"1", "last": b"2" * 513}, format))
+    tree = open_tree(pack(tmp_path / "x.tar", {name: b"1", "last": b"2" * 513}, format))
     assert tree.names == (name.removeprefix("./"), "last")
     assert (tree.read(tree.names[0]), tree.read("last")) == (b"1", b"2" * 513)
 
@@ -156,7 +156,7 @@ def test_names_in_every_format_of_tar(tmp_path: Path, format: int, name: str) ->
 def test_very_long_name_in_tar(tmp_path: Path) -> None:
     name = "/".join(["n" * 200] * 20)
     for format in FORMATS[1:]:
-        assert tree_of(pack(tmp_path / "x.tar", {name: b"1"}, format)).read(name) == b"1"
+        assert open_tree(pack(tmp_path / "x.tar", {name: b"1"}, format)).read(name) == b"1"
 
 
 def test_size_in_bytes_and_signed_checksum(tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_size_in_bytes_and_signed_checksum(tmp_path: Path) -> None:
     total -= 256 * (entry[124] > 127)
     entry = entry[:148] + b"%06o\0 " % total + entry[156:]
     (tmp_path / "x.tar").write_bytes(entry + b"12345".ljust(512, b"\0") + END)
-    assert tree_of(tmp_path / "x.tar").read("ü/1.png") == b"12345"
+    assert open_tree(tmp_path / "x.tar").read("ü/1.png") == b"12345"
 
 
 def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
     files = {f"a/{i}": bytes([i]) * 3000 for i in range(100)}
     for ending in (".zip", ".tar", ".tar.gz"):
-        tree = tree_of(pack(tmp_path / f"x{ending}", files))
+        tree = open_tree(pack(tmp_path / f"x{ending}", files))
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(tree.read, files)) == list(files.values())
 
@@ -180,22 +180,22 @@ def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", KINDS)
 def test_stamp_follows_the_archive(tmp_path: Path, ending: str) -> None:
     path = pack(tmp_path / f"x{ending}", GOOD)
-    before = FolderReader().read(tree_of(path)).stamp
-    assert FolderReader().read(tree_of(path)).stamp == before
+    before = FolderReader().read(open_tree(path)).stamp
+    assert FolderReader().read(open_tree(path)).stamp == before
     pack(path, {**GOOD, "wrap/bat/2.png": png(99)})
-    assert FolderReader().read(tree_of(path)).stamp != before
+    assert FolderReader().read(open_tree(path)).stamp != before
 
 
 def test_backslashes_of_windows(tmp_path: Path) -> None:
     files = {name.replace("/", "\\"): content for name, content in GOOD.items()}
-    tree = tree_of(pack(tmp_path / "x.zip", files))
+    tree = open_tree(pack(tmp_path / "x.zip", files))
     assert {name: tree.read(name) for name in tree.names} == GOOD
 
 
 def test_hidden_members_do_not_count(tmp_path: Path) -> None:
     odd = (".hidden.png", "ant/.hidden.png", ".git/1.png", "__MACOSX/ant/._1.png", "@eaDir/1.png")
     for ending in (".zip", ".tar"):
-        tree = tree_of(pack(tmp_path / f"x{ending}", {"ant/1.png": b"", **dict.fromkeys(odd, b"")}))
+        tree = open_tree(pack(tmp_path / f"x{ending}", {"ant/1.png": b"", **dict.fromkeys(odd, b"")}))
         assert tree.names == ("ant/1.png",)
 
 
@@ -207,7 +207,7 @@ OUTSIDE = ("../x.png", "a/../../x.png", "/etc/x.png", "..\\x.png", "C:\\x.png", 
 @pytest.mark.parametrize("ending", [".zip", ".tar", ".tar.gz"])
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_names_that_lead_out(tmp_path: Path, ending: str, name: str) -> None:
-    tree = tree_of(pack(tmp_path / f"x{ending}", {"ant/1.png": png(1), name: png(2)}))
+    tree = open_tree(pack(tmp_path / f"x{ending}", {"ant/1.png": png(1), name: png(2)}))
     assert tree.names == ("ant/1.png",)
     assert len(tree.remarks) == 1
     assert tree.remarks[0].startswith("1 member of the archive has a name that leads out of it")
@@ -223,7 +223,7 @@ def test_links_and_devices_in_tar(tmp_path: Path, kind: bytes) -> None:
         folder = tarfile.TarInfo("bat/")
         folder.type = tarfile.DIRTYPE
         tar.addfile(folder)
-    tree = tree_of(tmp_path / "x.tar")
+    tree = open_tree(tmp_path / "x.tar")
     assert tree.names == ("ant/1.png",)
     assert tree.remarks == (
         "1 member of the archive is a link or no plain file and was left out: ant/link.png",
@@ -236,7 +236,7 @@ def test_links_in_zip(tmp_path: Path) -> None:
         link.external_attr = 0o120777 << 16
         archive.writestr(link, "/etc/passwd")
         archive.writestr("ant/1.png", png(1))
-    tree = tree_of(tmp_path / "x.zip")
+    tree = open_tree(tmp_path / "x.zip")
     assert tree.names == ("ant/1.png",)
     assert tree.remarks == ("1 member of the archive is a link and was left out: ant/link.png",)
 
@@ -256,7 +256,7 @@ def test_names_that_occur_twice(tmp_path: Path, ending: str) -> None:
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
-    tree = tree_of(path)
+    tree = open_tree(path)
     assert tree.names == ("ant/2.png", "ant/1.png")
     assert tree.read("ant/1.png") == b"new"
     assert tree.remarks == (
@@ -270,7 +270,7 @@ def test_name_in_tar_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_remarks_and_errors_stay_on_their_line(tmp_path: Path) -> None:
-    tree = tree_of(pack(tmp_path / "x.tar", {"../a\n\x1b[31m": b"", "b": b""}))
+    tree = open_tree(pack(tmp_path / "x.tar", {"../a\n\x1b[31m": b"", "b": b""}))
     assert all(remark.isprintable() for remark in tree.remarks)
 
 
@@ -289,7 +289,7 @@ def test_truncated(tmp_path: Path, ending: str) -> None:
     for length in sorted(n for n in lengths if 0 <= n < len(whole)):
         path.write_bytes(whole[:length])
         if ending == ".tar" and not whole[length:].strip(b"\0") and length >= 4608:
-            assert tree_of(path).names == tuple(GOOD)  # without zeros that say nothing new
+            assert open_tree(path).names == tuple(GOOD)  # without zeros that say nothing new
         else:
             refused(path, "truncated or damaged, or not an archive")
 
@@ -306,7 +306,7 @@ def test_damaged_anywhere(tmp_path: Path, ending: str) -> None:
             spoilt[chance.randrange(len(whole))] = chance.choice((0, 255, chance.randrange(256)))
         path.write_bytes(spoilt)
         with suppress(KedgeError):
-            tree = tree_of(path)
+            tree = open_tree(path)
             assert all(isinstance(tree.picture(name), bytes) for name in tree.names)
 
 
@@ -336,17 +336,17 @@ def test_wrong_checksum_of_one_image(tmp_path: Path) -> None:
     spoilt = bytearray(path.read_bytes())
     spoilt[spoilt.index(GOOD["wrap/ant/2.png"]) + 45] ^= 1
     path.write_bytes(spoilt)
-    catalogue = FolderReader().read(tree_of(path))
+    catalogue = FolderReader().read(open_tree(path))
     pictures = list(catalogue.pictures.fetch([0, 1, 2]))
     assert pictures == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
     with pytest.raises(KedgeError, match=r"wrap/ant/2\.png in it is damaged"):
-        tree_of(path).read("wrap/ant/2.png")
+        open_tree(path).read("wrap/ant/2.png")
 
 
 def test_archive_that_vanishes_or_shrinks(tmp_path: Path) -> None:
     for ending in (".zip", ".tar"):
         path = pack(tmp_path / f"x{ending}", GOOD)
-        tree = tree_of(path)
+        tree = open_tree(path)
         with open(path, "r+b") as file:
             file.truncate(600 if ending == ".tar" else 40)
         assert tree.picture("wrap/bat/1.png") == b""
@@ -403,7 +403,7 @@ def test_bomb_that_claims_little(tmp_path: Path, claimed: int) -> None:
         struct.pack_into("<I", content, table + 24, claimed)
 
     path = pack(tmp_path / "x.zip", {"ant/1.png": bytes(100 << 20)})
-    tree = tree_of(patched(path, lie))
+    tree = open_tree(patched(path, lie))
     with harmless():
         assert tree.picture("ant/1.png") == b""
 
@@ -427,7 +427,7 @@ def test_wrong_number_of_entries(tmp_path: Path, count: int) -> None:
     struct.pack_into("<HH", content, content.index(b"PK\5\6") + 8, count, count)
     path.write_bytes(content)
     with harmless():
-        assert tree_of(path).names == tuple(GOOD)
+        assert open_tree(path).names == tuple(GOOD)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 0x7FFFFFFF, 0xFFFFFFFE])
@@ -439,7 +439,7 @@ def test_wrong_size_of_the_table(tmp_path: Path, size: int) -> None:
     if size:
         refused(path, "truncated or damaged")
     else:
-        assert tree_of(path).names == ()
+        assert open_tree(path).names == ()
 
 
 def test_enormous_table(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_enormous_table(tmp_path: Path) -> None:
 def test_many_entries(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {f"a/{i}.png": b"" for i in range(5_000)})
     with harmless(10):
-        assert len(tree_of(path).names) == 5_000
+        assert len(open_tree(path).names) == 5_000
 
 
 def test_crowd_in_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,7 +532,7 @@ def test_files_with_holes_are_left_out(tmp_path: Path, more: bool) -> None:
     entry = header(b"a/holes.png", b"%o" % 5, b"S", bytes(325) + (b"\1" if more else b"\0"))
     entry += bytes(512) * more + b"12345".ljust(512, b"\0")
     (tmp_path / "x.tar").write_bytes(entry + header(b"a/1.png", b"0") + END)
-    tree = tree_of(tmp_path / "x.tar")
+    tree = open_tree(tmp_path / "x.tar")
     assert tree.names == ("a/1.png",)
     assert "a/holes.png" in tree.remarks[0]
 
@@ -542,7 +542,7 @@ def test_images_that_are_too_large_are_unreadable(
 ) -> None:
     monkeypatch.setattr(archives, "LARGEST_MEMBER", 1000)
     for ending in (".zip", ".tar"):
-        tree = tree_of(pack(tmp_path / f"x{ending}", {"a/1.png": bytes(1001), "a/2.png": b"1"}))
+        tree = open_tree(pack(tmp_path / f"x{ending}", {"a/1.png": bytes(1001), "a/2.png": b"1"}))
         assert [tree.picture(name) for name in tree.names] == [b"", b"1"]
         with pytest.raises(KedgeError, match=r"a/1\.png in it has 1001 bytes"):
             tree.read("a/1.png")
@@ -557,5 +557,5 @@ def test_archives_of_tar_itself(tmp_path: Path, option: str) -> None:
         file.write_bytes(content)
     command = ["tar", option, "-cf", str(tmp_path / "x.tar"), "-C", str(tmp_path / "made"), "wrap"]
     subprocess.run(command, check=True)
-    tree = tree_of(tmp_path / "x.tar")
+    tree = open_tree(tmp_path / "x.tar")
     assert {name: tree.read(name) for name in tree.names} == GOOD

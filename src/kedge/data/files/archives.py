@@ -41,7 +41,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.
 Member = TypeVar("Member")
 
 
-def hidden(part: str) -> bool:
+def is_hidden(part: str) -> bool:
     """Of one part of a name: it does not count, nor does what lies below it."""
     return part.startswith(".") or part in JUNK
 
@@ -96,7 +96,7 @@ class Archive(ABC):
             parts = [part for part in name.split("/") if part not in ("", ".")]
             if ".." in parts or "\\" in name or name.startswith("/") or DRIVE.match(name):
                 outside.append(name)
-            elif parts and not any(map(hidden, parts)):
+            elif parts and not any(map(is_hidden, parts)):
                 plain = "/".join(parts)
                 if kept.pop(plain, None) is not None:
                     twice.append(plain)

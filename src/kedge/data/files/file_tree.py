@@ -14,7 +14,7 @@ from kedge.data.files.archives import (
     Archive,
     Tar,
     Zip,
-    hidden,
+    is_hidden,
 )
 from kedge.errors import KedgeError
 from kedge.utils.text import left_out, shown
@@ -57,7 +57,7 @@ class FileTree(ABC):
             raise KedgeError(f"{self.path / name}: this text is not UTF-8; save it so.") from None
 
 
-def tree_of(path: Path) -> FileTree:
+def open_tree(path: Path) -> FileTree:
     """Of a folder, of an archive, or of one file that stands alone."""
     if path.is_dir():
         return FolderTree(path)
@@ -68,7 +68,7 @@ def tree_of(path: Path) -> FileTree:
     return FolderTree(path.parent, (path.name,))
 
 
-def of_other_types(names: Iterable[str]) -> tuple[str, ...]:
+def unsupported_image_types(names: Iterable[str]) -> tuple[str, ...]:
     """A remark on those files that are images, it seems, but of no type that is read here."""
     return left_out(
         [name for name in names if looks_like_other_image(name)],
@@ -103,7 +103,7 @@ class FolderTree(FileTree):
                 continue
             within, any_file = [], False
             for entry in entries:
-                if hidden(entry.name):
+                if is_hidden(entry.name):
                     continue
                 name = f"{folder}{entry.name}"
                 try:

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from kedge.data.decode import MOST_PIXELS, Picture
-from kedge.data.files.sniff import reject_impostor
+from kedge.data.files.sniff import reject_failed_download
 from kedge.data.index import ArrayImages, ImageSource
 from kedge.errors import KedgeError
 
@@ -51,7 +51,7 @@ class Stream(Protocol):
 
 def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
     """Those of one array in the file."""
-    reject_impostor(path)
+    reject_failed_download(path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = {member.filename: member for member in archive.infolist()}

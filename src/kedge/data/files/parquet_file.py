@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.data.files.archives import LARGEST_GROWTH
-from kedge.data.files.sniff import reject_impostor
+from kedge.data.files.sniff import reject_failed_download
 from kedge.errors import KedgeError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
@@ -124,7 +124,7 @@ class Cursor:
 
 def opened(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
     """pyarrow's `ParquetFile`, of a file that begins and ends as one must."""
-    reject_impostor(path)
+    reject_failed_download(path)
     with open(path, "rb") as file:
         start, size = file.read(4), file.seek(0, 2)
         file.seek(max(size - 8, 0))

@@ -11,7 +11,7 @@ from jaxtyping import Int64, UInt8
 
 from kedge.data.decode import MOST_PIXELS
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.sniff import reject_impostor
+from kedge.data.files.sniff import reject_failed_download
 from kedge.data.files.unpickle import (
     keys_as_text,
     text,
@@ -43,7 +43,7 @@ def copies_left_out(tree: FileTree, found: dict[str, str]) -> list[str]:
 
 def fields(path: Path, *required: str) -> dict[Any, Any]:
     """The dict that a pickle holds, with text as its keys."""
-    reject_impostor(path)
+    reject_failed_download(path)
     record = unpickled(path)
     if not isinstance(record, dict):
         raise KedgeError(

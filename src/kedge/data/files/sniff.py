@@ -8,7 +8,7 @@ from pathlib import Path
 from kedge.errors import KedgeError
 
 
-def reject_impostor(path: Path) -> None:
+def reject_failed_download(path: Path) -> None:
     """A `KedgeError` says what it is, and what to do."""
     try:
         with open(path, "rb") as file:

@@ -42,7 +42,7 @@ from kedge.utils.text import counted, left_out
 LOOKED_AT = 10_000  # images at most, for the stamp and for what is wrong with them
 
 
-def given_catalogue(images: object, negative: bool = False) -> ImageIndex:
+def index_in_memory(images: object, negative: bool = False) -> ImageIndex:
     """Of `(images, labels)`, `(images, labels, class names)`, `{class name: images}`, or of any
     data set with `__len__` and `__getitem__` → (image, label).
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kedge.data.decode import looks_like_image, looks_like_other_image
-from kedge.data.files.file_tree import tree_of
-from kedge.data.files.sniff import reject_impostor
+from kedge.data.files.file_tree import open_tree
+from kedge.data.files.sniff import reject_failed_download
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar100 import Cifar100Reader
@@ -38,14 +38,14 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def catalogue(source: str | Path) -> ImageIndex:
+def read_index(source: str | Path) -> ImageIndex:
     """What is there, whatever its form."""
     path = Path(source)
     if path.is_file():
-        reject_impostor(path)
+        reject_failed_download(path)
     elif not path.is_dir():
         raise KedgeError(f"{path}: nothing is there.")
-    tree = tree_of(path)
+    tree = open_tree(path)
     for reader in READERS:
         if reader.recognises(tree):
             found = reader.read(tree)

@@ -9,7 +9,7 @@ from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import (
     FileTree,
     FolderTree,
-    of_other_types,
+    unsupported_image_types,
 )
 from kedge.data.index import (
     PART_NAMES,
@@ -140,7 +140,7 @@ def _remarks(tree: FileTree, depth: int, split: bool, classes: set[str]) -> tupl
     empty = sorted(set(class_of.values()) - classes)
     return (
         *left_out(empty, "folder holds no image", "folders hold no image"),
-        *of_other_types(name for name in tree.names if _folder(name) in class_of),
+        *unsupported_image_types(name for name in tree.names if _folder(name) in class_of),
     )
 
 

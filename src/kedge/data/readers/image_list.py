@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kedge.data.decode import looks_like_image
-from kedge.data.files.archives import DRIVE, hidden
+from kedge.data.files.archives import DRIVE, is_hidden
 from kedge.data.files.file_tree import FileTree
 from kedge.data.files.list_file import (
     Row,
@@ -255,7 +255,7 @@ class _Folders:
             below = self._below(name)
             return below if below is not None and self._holds(below) else None
         given = "/".join(p for p in name.split("/") if p not in ("", "."))
-        of_class = "" if re.search(r"[/\\\0]", row.name) or hidden(row.name) else f"{row.name}/"
+        of_class = "" if re.search(r"[/\\\0]", row.name) or is_hidden(row.name) else f"{row.name}/"
         part = next((p for p in (_stem(list_name), row.part) if p.lower() in PART_NAMES), "")
         places = dict.fromkeys(
             ("", "images/", of_class, f"images/{of_class}", f"{part}/", f"{part}/{of_class}")

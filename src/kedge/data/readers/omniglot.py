@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from kedge.data.decode import looks_like_image
-from kedge.data.files.file_tree import FileTree, tree_of
-from kedge.data.files.sniff import reject_impostor
+from kedge.data.files.file_tree import FileTree, open_tree
+from kedge.data.files.sniff import reject_failed_download
 from kedge.data.index import (
     FileImages,
     ImageIndex,
@@ -40,8 +40,8 @@ class OmniglotReader(Reader):
         for name in tree.names:
             found = ARCHIVE.fullmatch(name)
             if found and found[1] not in there:
-                reject_impostor(tree.local(name))
-                packed = tree_of(tree.local(name))
+                reject_failed_download(tree.local(name))
+                packed = open_tree(tree.local(name))
                 there |= {
                     half: drawn for half, drawn in _drawings(packed).items() if half == found[1]
                 }

@@ -20,7 +20,7 @@ from kedge.data.files.pickled import (
     uppermost,
     whole_numbers,
 )
-from kedge.data.files.sniff import reject_impostor
+from kedge.data.files.sniff import reject_failed_download
 from kedge.data.files.unpickle import unpickled
 from kedge.data.index import (
     ImageIndex,
@@ -116,7 +116,7 @@ class PngImages(ImageSource):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        reject_impostor(path)
+        reject_failed_download(path)
         self.items = unpickled(path)
         if not isinstance(self.items, list | tuple):
             raise KedgeError(
