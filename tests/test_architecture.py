@@ -14,8 +14,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "kedge"
 LAYERS = (
     "errors",
-    "config",
     "utils",
+    "config",
     "data",
     "benchmarks",
     "episodes",

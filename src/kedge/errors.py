@@ -7,3 +7,9 @@ class KedgeError(Exception):
 
 class EntitlementError(KedgeError):
     """A method reached for something that it is not allowed to see."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise KedgeError with this message unless the condition holds."""
+    if not condition:
+        raise KedgeError(message)

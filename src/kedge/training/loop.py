@@ -62,10 +62,10 @@ class EpochRunner:
 
     def epoch(self, epoch: int, tick: Tick) -> tuple[float, float, float]:
         """Mean loss, cross-entropy and penalty."""
-        step, config, batch = self.step, self.config, self.config.schedule.batch
+        step, config, batch = self.step, self.config, self.config.schedule.tasks_per_step
         student, device = step.student, step.student.device
         key = (config.seed, self.round, epoch)
-        hard = config.schedule.tasks == "hard"
+        hard = config.schedule.sampling == "hard"
         nearest = (
             distributed.broadcast(nearest_classes(student, self.new.pool, key)) if hard else None
         )
@@ -96,7 +96,7 @@ class EpochRunner:
         self, plans: tuple[EpochPlan, EpochPlan | None], chosen: Int64[Tensor, "e a"] | None
     ) -> Iterator[Episode]:
         """What steps take: new images, the anchors they are held against, old images."""
-        n, batch, (new, old) = self.config.schedule.episodes, self.config.schedule.batch, plans
+        n, batch, (new, old) = self.config.schedule.episodes, self.config.schedule.tasks_per_step, plans
         groups = [range(first, first + batch) for first in range(0, n, batch)]
         order = [i for group in groups for i in distributed.shard_in_sum_order(group)]
         old_tasks = repeat(None, len(order)) if old is None else old.tasks(order)
@@ -112,7 +112,7 @@ class EpochRunner:
             torch.manual_seed(noise(i))
             return self.shared.episode(*next(episodes))
 
-        batch = self.config.schedule.batch
+        batch = self.config.schedule.tasks_per_step
         self.shared.begin()
         return self.shared.end(
             distributed.sum_over_ranks(learn, range(first, first + batch)), batch
@@ -134,7 +134,7 @@ class EpochRunner:
         """The step as a graph, recorded in the first epoch; None where it cannot be one."""
         if self.replay is None and self.step.pace.captured:
             try:
-                batch = self.config.schedule.batch
+                batch = self.config.schedule.tasks_per_step
                 self.replay = GraphedStep(self.step, *_planned(plans), self.anchors, chosen, batch)
             except (RuntimeError, KedgeError) as error:
                 progress.note(f"the step is not recorded as one graph, and is slower: {error}")

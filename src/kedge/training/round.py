@@ -18,20 +18,15 @@ from pathlib import Path
 
 import torch
 
-from kedge.config import (
-    Schedule,
-    TrainConfig,
-    require,
-    to_dict,
-)
+from kedge.config import Schedule, TrainConfig
 from kedge.data.pools import (
     Pool,
     RoundData,
-    union,
+    Pool.concat,
 )
 from kedge.episodes.loader import ImageLoader
 from kedge.episodes.sampler import check_pool, sample_episodes
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.evaluation.accuracy import episode_accuracies
 from kedge.evaluation.results import Epoch
 from kedge.methods.base import Memory
@@ -46,8 +41,9 @@ from kedge.training.checkpoint import Checkpoint
 from kedge.training.loop import EpochRunner
 from kedge.training.step import TrainStep
 from kedge.utils import distributed
-from kedge.utils.atomic_io import digest
-from kedge.utils.progress import Tick, silent
+from kedge.utils.atomic_io import tensors_digest
+from kedge.utils.config_io import to_dict
+from kedge.utils.progress import Tick, no_tick
 from kedge.utils.seeding import generator
 
 BROKEN = "some {} are infinite or no numbers any more"
@@ -64,7 +60,7 @@ class RoundResult:
 def training_pool(method: Method, delivery: RoundData) -> Pool:
     """The images that the method trains on; asking for more than its due raises."""
     if method.trains_on == "everything" and delivery.round > 0:
-        return union("old and new", [delivery.old, delivery.new])
+        return Pool.concat("old and new", [delivery.old, delivery.new])
     return delivery.new
 
 
@@ -72,8 +68,8 @@ def check_batch(schedule: Schedule) -> None:
     """Every process must have as many episodes of a step as the others."""
     n = distributed.world_size()
     require(
-        schedule.batch % n == 0,
-        f"--batch is {schedule.batch}: it must be a multiple of the {n} processes, which share the "
+        schedule.tasks_per_step % n == 0,
+        f"--tasks-per-step is {schedule.tasks_per_step}: it must be a multiple of the {n} processes, which share the "
         "episodes of each step.",
     )
 
@@ -84,7 +80,7 @@ def train_round(
     method: Method,
     config: TrainConfig,
     checkpoint: Path | None = None,
-    tick: Tick = silent,
+    tick: Tick = no_tick,
     memory: Memory | None = None,
 ) -> RoundResult:
     """Train `start` on a delivery. `start` itself is not changed: it is the teacher.
@@ -255,7 +251,7 @@ def _identity(
             "classes": pool.classes,
             "validation": delivery.val.classes,
             "validation images": delivery.val.table.fingerprint,
-            "rows": digest({"training": pool.rows, "validation": delivery.val.rows}),
-            "memory": digest(memory),
+            "rows": tensors_digest({"training": pool.rows, "validation": delivery.val.rows}),
+            "memory": tensors_digest(memory),
         }
     )

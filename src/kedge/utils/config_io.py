@@ -1,0 +1,109 @@
+"""Dataclasses of settings: validation of their fields, and conversion from and to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+import types
+import typing
+from typing import Any, TypeVar
+
+from kedge.errors import KedgeError, require
+
+T = TypeVar("T")
+
+
+def option_name(name: str) -> str:
+    """A field as the command line's option: 'n_way' → '--n-way'."""
+    return f"--{name.replace('_', '-')}"
+
+
+def normalize(config: Any) -> None:
+    """Convert the fields of a config to Python's own types (from NumPy's, say), or raise."""
+    kind: type = type(config)
+    for name, hint in _hints(kind).items():
+        if not dataclasses.is_dataclass(hint):
+            value = validated(option_name(name), hint, getattr(config, name))
+            object.__setattr__(config, name, value)
+
+
+def validated(option: str, hint: Any, value: Any) -> Any:
+    """The value as the type that the hint says, or an error that names the option."""
+    try:
+        return _convert(hint, _as_python(value))
+    except KedgeError:
+        is_list = typing.get_origin(hint) is tuple
+        each = typing.get_args(hint)[0] if is_list else hint
+        kinds = typing.get_args(each) or (each,)
+        kind = "a number" if float in kinds else "a whole number" if int in kinds else "a word"
+        also = " or two, a range" if any(typing.get_origin(k) is tuple for k in kinds) else ""
+        kind = f"{'a list, each entry ' if is_list else ''}{kind}{also}"
+        raise KedgeError(f"{option} is {reprlib.repr(value)}: it must be {kind}.") from None
+
+
+def _as_python(value: Any) -> Any:
+    if isinstance(value, tuple | list | range):
+        return [_as_python(each) for each in value]
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config as it is saved in JSON. Keys of renamed fields stay as they were ("saved_as")."""
+    return {
+        f.metadata.get("saved_as", f.name): (
+            to_dict(value) if dataclasses.is_dataclass(value := getattr(config, f.name)) else value
+        )
+        for f in dataclasses.fields(config)
+    }
+
+
+def from_dict(kind: type[T], data: Any) -> T:
+    """A config from JSON, validated; unknown keys are named. Fields may have their saved names."""
+    require(isinstance(data, dict), f"{kind.__name__} must be an object with names and values.")
+    fields = dataclasses.fields(typing.cast(Any, kind))
+    saved = {f.metadata["saved_as"]: f.name for f in fields if "saved_as" in f.metadata}
+    data = {saved.get(name, name): value for name, value in data.items()}
+    unknown = sorted(set(data) - {f.name for f in fields})
+    short = (name if len(name) < 40 else f"{name[:30]}…" for name in unknown[:3])
+    require(not unknown, f"{kind.__name__} has no setting named {', '.join(short)}.")
+    hints = _hints(typing.cast(type, kind))
+    try:
+        return kind(**{name: _convert(hints[name], value) for name, value in data.items()})
+    except TypeError as error:
+        raise KedgeError(f"{kind.__name__} cannot be built from this file: {error}.") from None
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type, hint), value)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(inner, value)
+    if origin is tuple and isinstance(value, list):
+        each = inner[:1] * len(value) if Ellipsis in inner else inner
+        require(len(each) == len(value), f"{reprlib.repr(value)} must hold {len(inner)} values.")
+        return tuple(_convert(kind, item) for kind, item in zip(each, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {key: _convert(inner[1], each) for key, each in value.items()}
+    if hint in (int, float, str, types.NoneType) or origin in (tuple, dict):
+        wanted = (int, float) if hint is float else origin or hint
+        fits = isinstance(value, wanted) and not isinstance(value, bool)
+        require(fits, f"{reprlib.repr(value)} must be of type {(origin or hint).__name__}.")
+    return value
+
+
+def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The value as the first of these types that it fits."""
+    for kind in kinds:
+        try:
+            return _convert(kind, value)
+        except KedgeError:
+            continue
+    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    raise KedgeError(f"{reprlib.repr(value)} must be of type {names}.")
