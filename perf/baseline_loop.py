@@ -1,11 +1,11 @@
-"""The plain loop: episodic training and testing as they are usually written.
+"""A baseline: episodic training and testing as they are usually written.
 
-Images are files. A DataLoader decodes those of each episode with Pillow in some worker processes
-and changes them one by one, as torchvision does; the network computes in PyTorch's default
-precision and memory layout; the loss is read after every step; a test goes episode by episode.
+Images are files. A DataLoader decodes those of each episode with Pillow in worker processes and
+augments them one by one, as torchvision does; the network computes in PyTorch's default precision
+and memory layout; the loss is read after every step; a test goes episode by episode.
 
-It runs in a process of its own, so that none of kedge's settings reach it: `serve` reads a line of
-JSON, does what it says, and answers with one.
+compare.py runs this file in a process of its own, so that none of kedge's settings reach it. It
+reads requests from its standard input, one line of JSON each, and answers with one line.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from kedge.config import BackboneConfig, from_dict
+from kedge.config import BackboneConfig
 from kedge.models.backbones import build_backbone
+from kedge.utils.config_io import from_dict
 
 
 @dataclass(frozen=True)
-class Loop:
-    """What the loop is told before it starts."""
+class BaselineConfig:
+    """The settings of the loop: the first line of its input."""
 
     folder: str  # with train/CLASS/FILE and test/CLASS/FILE
     backbone: BackboneConfig
     n_channels: int
     image_size: int
-    padding: int  # of a crop
+    padding: int  # pixels around an image before the random crop
     n_way: int
     n_shot: int
     n_query: int
@@ -52,17 +53,17 @@ class Loop:
 
 
 class ImageFiles(Dataset):
-    """An image is decoded when it is asked for."""
+    """Images that are decoded when they are indexed."""
 
     def __init__(
-        self, folder: Path, n_channels: int, change: Callable[[Image.Image], Image.Image] | None
+        self, folder: Path, n_channels: int, augment: Callable[[Image.Image], Image.Image] | None
     ) -> None:
-        self.mode, self.change = "RGB" if n_channels == 3 else "L", change
+        self.mode, self.augment = "RGB" if n_channels == 3 else "L", augment
         self.files: list[Path] = []
-        self.of_class: list[list[int]] = []
+        self.class_indices: list[list[int]] = []
         for each in sorted(folder.iterdir()):
             names = sorted(each.iterdir())
-            self.of_class.append(list(range(len(self.files), len(self.files) + len(names))))
+            self.class_indices.append(list(range(len(self.files), len(self.files) + len(names))))
             self.files += names
 
     def __len__(self) -> int:
@@ -71,12 +72,12 @@ class ImageFiles(Dataset):
     def __getitem__(self, index: int) -> Float[Tensor, "c h w"]:
         with Image.open(self.files[index]) as file:
             image = file.convert(self.mode)
-        return to_tensor(image if self.change is None else self.change(image))
+        return to_tensor(image if self.augment is None else self.augment(image))
 
 
 @dataclass(frozen=True)
-class RandomChange:
-    """Crop from the padded image, mirror, and jitter the colours of those that have some."""
+class RandomAugmentation:
+    """Random crop of the padded image, random flip and, in colour, colour jitter."""
 
     padding: int
 
@@ -101,10 +102,10 @@ def to_tensor(image: Image.Image) -> Float[Tensor, "c h w"]:
 
 
 class EpisodeSampler:
-    """The images of an episode, class by class, support before queries."""
+    """Yields the image indices of an episode, class by class, support before queries."""
 
-    def __init__(self, of_class: list[list[int]], n_way: int, n_images: int) -> None:
-        self.of_class, self.n_way, self.n_images = of_class, n_way, n_images
+    def __init__(self, class_indices: list[list[int]], n_way: int, n_images: int) -> None:
+        self.class_indices, self.n_way, self.n_images = class_indices, n_way, n_images
         self.n_episodes = 1
 
     def __len__(self) -> int:
@@ -112,7 +113,7 @@ class EpisodeSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(self.n_episodes):
-            classes = random.sample(self.of_class, self.n_way)
+            classes = random.sample(self.class_indices, self.n_way)
             yield [i for images in classes for i in random.sample(images, self.n_images)]
 
 
@@ -132,10 +133,10 @@ class Network(nn.Module):
         return self.backbone((images - self.mean) / self.std)
 
 
-def scores(
+def neg_sq_dist(
     support: Float[Tensor, "k s d"], queries: Float[Tensor, "n d"], temperature: float
 ) -> Float[Tensor, "n k"]:
-    """Negative squared distances to the mean of each class."""
+    """Negative squared distances to the class means, divided by the temperature."""
     prototypes = support.mean(1)
     return -(queries[:, None] - prototypes[None]).pow(2).sum(2) / temperature
 
@@ -145,45 +146,47 @@ def episode_loss(
 ) -> Float[Tensor, ""]:
     features = network(images).view(n_way, len(images) // n_way, -1)
     n_query = features.shape[1] - n_shot
-    logits = scores(features[:, :n_shot], features[:, n_shot:].flatten(0, 1), t)
-    return F.cross_entropy(logits, answers(n_way, n_query, images.device))
+    logits = neg_sq_dist(features[:, :n_shot], features[:, n_shot:].flatten(0, 1), t)
+    return F.cross_entropy(logits, query_labels(n_way, n_query, images.device))
 
 
-def answers(n_way: int, n_query: int, device: torch.device) -> Int64[Tensor, " n"]:
+def query_labels(n_way: int, n_query: int, device: torch.device) -> Int64[Tensor, " n"]:
     return torch.arange(n_way, device=device).repeat_interleave(n_query)
 
 
-class PlainLoop:
-    def __init__(self, told: Loop) -> None:
-        self.told, self.device = told, torch.device(told.device)
+class BaselineLoop:
+    """Trains and tests a prototypical network, and times both."""
+
+    def __init__(self, config: BaselineConfig) -> None:
+        self.config, self.device = config, torch.device(config.device)
         torch.manual_seed(0)
-        backbone = build_backbone(told.backbone, told.n_channels, told.image_size)
-        mean, std = (torch.tensor(values)[:, None, None] for values in (told.mean, told.std))
+        backbone = build_backbone(config.backbone, config.n_channels, config.image_size)
+        mean, std = (torch.tensor(values)[:, None, None] for values in (config.mean, config.std))
         self.network = Network(backbone, mean, std).to(self.device)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
-        self.train_loader = self._loader("train", RandomChange(told.padding))
+        self.train_loader = self._loader("train", RandomAugmentation(config.padding))
         self.test_loader = self._loader("test", None)
 
-    def _loader(self, part: str, change: RandomChange | None) -> DataLoader:
-        told = self.told
-        images = ImageFiles(Path(told.folder) / part, told.n_channels, change)
-        sampler = EpisodeSampler(images.of_class, told.n_way, told.n_shot + told.n_query)
+    def _loader(self, part: str, augment: RandomAugmentation | None) -> DataLoader:
+        config = self.config
+        images = ImageFiles(Path(config.folder) / part, config.n_channels, augment)
+        sampler = EpisodeSampler(images.class_indices, config.n_way, config.n_shot + config.n_query)
         return DataLoader(
             images,
             batch_sampler=sampler,
-            num_workers=told.workers,
-            persistent_workers=told.workers > 0,  # starting them again is not counted
+            num_workers=config.workers,
+            persistent_workers=config.workers > 0,  # their start is not part of the time
             pin_memory=self.device.type == "cuda",
         )
 
     def train(self, n_episodes: int) -> tuple[float, float]:
-        """Seconds, and the mean loss."""
+        """Returns seconds and the mean loss."""
         self.network.train()
         return self._timed(self.train_loader, n_episodes, self._train_one)
 
     def _train_one(self, images: Float[Tensor, "b c h w"]) -> float:
-        told = self.told
-        loss = episode_loss(self.network, images, told.n_way, told.n_shot, told.temperature)
+        config = self.config
+        loss = episode_loss(self.network, images, config.n_way, config.n_shot, config.temperature)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -191,23 +194,23 @@ class PlainLoop:
 
     @torch.no_grad()
     def test(self, n_episodes: int) -> tuple[float, float]:
-        """Seconds, and the mean accuracy in per cent."""
+        """Returns seconds and the mean accuracy in %."""
         self.network.eval()
         return self._timed(self.test_loader, n_episodes, self._test_one)
 
     def _test_one(self, images: Float[Tensor, "b c h w"]) -> float:
-        told = self.told
-        episode = images.unflatten(0, (told.n_way, -1))
-        support = self.network(episode[:, : told.n_shot].flatten(0, 1))
-        queries = self.network(episode[:, told.n_shot :].flatten(0, 1))
-        logits = scores(support.unflatten(0, (told.n_way, -1)), queries, told.temperature)
-        right = logits.argmax(1) == answers(told.n_way, told.n_query, self.device)
+        config = self.config
+        episode = images.unflatten(0, (config.n_way, -1))
+        support = self.network(episode[:, : config.n_shot].flatten(0, 1))
+        queries = self.network(episode[:, config.n_shot :].flatten(0, 1))
+        logits = neg_sq_dist(support.unflatten(0, (config.n_way, -1)), queries, config.temperature)
+        right = logits.argmax(1) == query_labels(config.n_way, config.n_query, self.device)
         return 100 * right.float().mean().item()
 
     def _timed(
         self, loader: DataLoader, n_episodes: int, one: Callable[[Tensor], float]
     ) -> tuple[float, float]:
-        """One more goes before, uncounted: an epoch starts with nothing decoded yet."""
+        """The first episode is not timed: nothing has been decoded ahead for it."""
         loader.batch_sampler.n_episodes = n_episodes + 1  # type: ignore[union-attr]
         total, began = 0.0, 0.0
         for i, images in enumerate(loader):
@@ -220,15 +223,16 @@ class PlainLoop:
 
 
 def serve() -> None:
-    """First a line with the loop's settings; then, in each, what to do and for how many episodes.
-
-    Ends with the pipe, be it by the death of whoever started it.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it says when it ends
-    warnings.simplefilter("ignore")  # Python 3.12 warns of a DataLoader's fork
-    replies, sys.stdout = sys.stdout, sys.stderr  # what else is printed must not get among them
-    loop = PlainLoop(from_dict(Loop, json.loads(sys.stdin.readline())))
+    """Read the settings, then one request per line, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
+    warnings.simplefilter("ignore")  # Python 3.12 warns about the fork of a DataLoader
+    replies, sys.stdout = sys.stdout, sys.stderr  # other output must not mix with the replies
+    loop = BaselineLoop(from_dict(BaselineConfig, json.loads(sys.stdin.readline())))
     for line in sys.stdin:
-        what, n_episodes = json.loads(line)
-        timed = loop.train(n_episodes) if what == "train" else loop.test(n_episodes)
-        print(json.dumps(timed), file=replies, flush=True)
+        request, n_episodes = json.loads(line)
+        result = loop.train(n_episodes) if request == "train" else loop.test(n_episodes)
+        print(json.dumps(result), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from kedge.data.packed_file import write_packed
-from kedge.data.table import STORE_FORMAT
+from kedge.data.table import PACKED_FORMAT
 from kedge.utils.env import environment
 
 N_CLASSES, N_IMAGES, SIDE = 351, 448_695, 84
@@ -84,7 +84,7 @@ def _counts() -> list[int]:
 def _packed(path: Path, counts: list[int]) -> Path:
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     names = [f"class {i:03}" for i in range(len(counts))]
-    about = {"format": STORE_FORMAT, "classes": names, "source": "noise", "fingerprint": "noise"}
+    about = {"format": PACKED_FORMAT, "classes": names, "source": "noise", "fingerprint": "noise"}
     images: object = Noise(len(labels))
     write_packed(path, {"labels": labels}, images, about)  # type: ignore[arg-type]
     return path
