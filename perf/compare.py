@@ -38,7 +38,7 @@ from kedge.training.speed import (
     evaluation_seconds,
 )
 from kedge.utils.config_io import to_dict
-from kedge.utils.env import environment, forget_peak_memory, peak_memory_mb, resident_peak_mb
+from kedge.utils.env import environment, reset_peak_memory, peak_memory_mb, peak_rss_mb
 
 TURNS, TEST_TURNS = 5, 3
 MAX_BASELINE_TESTS = 100  # episodes; the baseline's time is scaled to kedge's 2000
@@ -51,11 +51,11 @@ def compare(work: Workload, seconds: float, workers: int) -> dict[str, Any]:
     model = work.start_model()
     device, (train, test) = model.device, work.pools
     with ExitStack() as stack:
-        forget_peak_memory()
+        reset_peak_memory()
         trainings = {
             m: TimedTraining(model, m, train, work.shape, seconds / TURNS) for m in METHODS
         }
-        memory = {"resident_mb": resident_peak_mb()}
+        memory = {"resident_mb": peak_rss_mb()}
         if device.type == "cuda":
             memory["gpu_mb"] = peak_memory_mb()
         mode = trainings["FT"].step.pace
