@@ -1,8 +1,7 @@
-"""Accuracy over thousands of episodes, with its interval.
+"""Accuracy over many episodes.
 
-Each image is embedded once; the episodes are then batched operations on features. Episodes are
-fixed by a key, so that every method is tested on the very same ones and differences between two
-methods can be taken episode by episode.
+Each image is embedded once; episodes are then batched operations on features. Episodes depend on a
+key only, so that all methods are tested on the same ones and can be compared episode by episode.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from kedge.models.model import Model
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
 
-CHUNK = 16_000_000  # features held at a time, in numbers
+CHUNK_NUMEL = 16_000_000  # numbers in the features of one batch of episodes
 
 
 @torch.no_grad()
 def episode_accuracies(
     head: Head, features: Float[Tensor, "positions d"], plan: EpisodeIndices
 ) -> Float64[Tensor, " e"]:
-    """Per cent of the queries that are right, for each episode of the plan."""
+    """Accuracy on the queries of each episode, in %."""
     accuracies = torch.empty(len(plan), dtype=torch.float64)
-    for which, positions, n_shot in plan.alike():
+    for episodes, positions, n_shot in plan.by_shape():
         _, k, n = positions.shape
-        per_chunk = max(1, CHUNK // (k * n * features.shape[1]))
+        chunk = max(1, CHUNK_NUMEL // (k * n * features.shape[1]))
         targets = torch.arange(k, device=features.device).repeat_interleave(n - n_shot)
         parts = []
-        for some in positions.split(per_chunk):
-            z = features[some.to(features.device)]  # episodes, ways, images, d
+        for part in positions.split(chunk):
+            z = features[part.to(features.device)]  # episodes, ways, images, d
             representatives = head.fit(z[:, :, :n_shot])
             logits = head.logits(z[:, :, n_shot:].flatten(1, 2), representatives)
-            right = logits.argmax(-1) == targets
-            parts.append(100 * right.double().mean(1))
-        accuracies[which] = torch.cat(parts).cpu()
+            correct = logits.argmax(-1) == targets
+            parts.append(100 * correct.double().mean(1))
+        accuracies[episodes] = torch.cat(parts).cpu()
     return accuracies
 
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """A pool of classes and the episodes it is tested with."""
+    """A pool of classes and the shape of its test episodes."""
 
     name: str  # of the result
     pool: Pool
@@ -56,23 +55,24 @@ class EvalSpec:
 
 
 def evaluate(
-    model: Model, trials: Sequence[EvalSpec], n_episodes: int, seed: int
+    model: Model, specs: Sequence[EvalSpec], n_episodes: int, seed: int
 ) -> dict[str, Float64[Tensor, " e"]]:
-    """Accuracy of each test episode, by trial; pools of one table may share images.
+    """Accuracy of each test episode in %, by the name of the spec.
 
-    The episodes of a trial depend on its name and the seed alone, never on the model.
+    The pools must be of one table and may share images. The episodes depend on the name and the
+    seed only, never on the model.
     """
-    table = trials[0].pool.table
-    assert all(trial.pool.table is table for trial in trials), "pools of one table"
-    rows = torch.cat([trial.pool.rows for trial in trials]).unique()
-    place = torch.zeros(len(table), dtype=torch.int64)  # row → place among the features
-    place[rows] = torch.arange(len(rows))
+    table = specs[0].pool.table
+    assert all(spec.pool.table is table for spec in specs), "pools of one table"
+    rows = torch.cat([spec.pool.rows for spec in specs]).unique()
+    index = torch.zeros(len(table), dtype=torch.int64)  # row of the table → row of the features
+    index[rows] = torch.arange(len(rows))
     with task("testing: images", len(rows)) as tick:
         features = model.embed_rows(table, rows, tick)
     accuracies = {}
-    for trial in trials:
-        rng = generator("test", trial.name, seed)
-        plan = sample_episodes(trial.pool, trial.shape, n_episodes, rng)
-        own = features[place[trial.pool.rows].to(features.device)]
-        accuracies[trial.name] = episode_accuracies(model.head, own, plan)
+    for spec in specs:
+        rng = generator("test", spec.name, seed)
+        plan = sample_episodes(spec.pool, spec.shape, n_episodes, rng)
+        own = features[index[spec.pool.rows].to(features.device)]
+        accuracies[spec.name] = episode_accuracies(model.head, own, plan)
     return accuracies

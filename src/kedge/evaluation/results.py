@@ -1,5 +1,7 @@
-"""Results that records keep: a score with its interval, an epoch of a training curve, an anchor's
-drift. A leaf module: reading a record does not load the training step."""
+"""Results that records hold: scores, training curves and the drift of anchors.
+
+A leaf module, so that reading a record does not import the training code.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ class Score:
         return cls(float(values.mean()), 1.96 * spread / math.sqrt(n), n)
 
     @classmethod
-    def of_right(cls, right: Bool[Tensor, " n"]) -> Score:
-        """Per cent that are right; how far Wilson's interval goes, which none of nine has, too."""
-        n, share = len(right), float(right.double().mean())
+    def of_correct(cls, correct: Bool[Tensor, " n"]) -> Score:
+        """Accuracy in % with the half-width of the Wilson 95% interval (non-zero even at 0/n)."""
+        n, share = len(correct), float(correct.double().mean())
         square = 1.96**2 / n
         middle = (share + square / 2) / (1 + square)
         half = 1.96 * math.sqrt(share * (1 - share) / n + square / (4 * n)) / (1 + square)
@@ -40,13 +42,13 @@ class Score:
 
 
 def paired_difference(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Score:
-    """a − b, episode by episode: what both find hard cancels, so the interval is narrower."""
+    """a − b over the same episodes; their common difficulty cancels, so the interval is narrow."""
     return Score.of(a - b)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One line of a training curve. Accuracy in per cent, losses in nats."""
+    """One point of a training curve: accuracy in %, losses in nats."""
 
     epoch: int
     loss: float
@@ -58,11 +60,11 @@ class Epoch:
 
 @dataclass(frozen=True)
 class AnchorMove:
-    """Where a class was when its anchor was made and where it is now, on a plane.
+    """A class when its anchor was made and now, projected to a plane.
 
-    The plane holds the two directions in which the base model's anchors differ most.
+    The plane is spanned by the two principal components of the base model's anchors.
     """
 
     name: str  # of the class
-    stored: tuple[float, float]  # its anchor, as it was kept
-    now: tuple[float, float]  # what the anchor would be under this model: an oracle, for figures
+    stored: tuple[float, float]  # the anchor as it was stored
+    now: tuple[float, float]  # the anchor that the same images would give now

@@ -1,7 +1,6 @@
-"""What every alignment provides, and all that it is shown.
+"""The interface of an alignment: the penalty of a method, and what it is allowed to see.
 
-Shapes: n images of the episode, d features, a anchors of r numbers each, k ways, s shots,
-q queries.
+Shapes: n images of the episode, d features, a anchors of r numbers each, k ways, s shots, q queries.
 """
 
 from __future__ import annotations
@@ -19,64 +18,69 @@ from kedge.data.pools import Pool
 from kedge.models.heads import Head
 from kedge.models.model import Model
 
-Memory = dict[str, Tensor]  # what a method keeps from round to round beside the model's anchors
+Memory = dict[str, Tensor]  # what a method keeps from round to round besides the model
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """An old task, made of images that were kept, as both models see it."""
+    """An episode of old classes, made of stored exemplars, as features under both models."""
 
-    new: Float[Tensor, "k s_plus_q d"]  # under the backbone that is training
-    old: Float[Tensor, "k s_plus_q d"]  # under the teacher; carries no gradient
+    new: Float[Tensor, "k s_plus_q d"]  # under the backbone that is being trained
+    old: Float[Tensor, "k s_plus_q d"]  # under the teacher, without gradient
     n_shot: int
 
 
 @dataclass(frozen=True)
 class AlignmentInputs:
-    """One step, as an alignment sees it: no image of an earlier round can be reached from here."""
+    """All that a penalty sees of a step. Images of earlier rounds cannot be reached from here."""
 
-    new: Float[Tensor, "n d"]  # features of the new images under the backbone that is training
-    old: Float[Tensor, "n d"]  # the same images under the teacher; carries no gradient
+    new: Float[Tensor, "n d"]  # features of the new images under the backbone being trained
+    old: Float[Tensor, "n d"]  # the same images under the teacher, without gradient
     head: Head  # the teacher's
-    anchors: Float[Tensor, "a r"] | None = None  # drawn for this step; None if it asks for none
-    memory: Mapping[str, Tensor] = field(default_factory=dict)  # what the method has kept
+    anchors: Float[Tensor, "a r"] | None = None  # sampled for this step, if the method uses them
+    memory: Mapping[str, Tensor] = field(default_factory=dict)  # what the method has stored
     new_weights: Mapping[str, Tensor] = field(default_factory=dict)  # of backbone and head, by name
-    old_weights: Mapping[str, Tensor] = field(default_factory=dict)  # the teacher's, same names
-    rehearsal: Rehearsal | None = None  # None if it asks for none
+    old_weights: Mapping[str, Tensor] = field(default_factory=dict)  # the teacher's, by same names
+    rehearsal: Rehearsal | None = None  # if the method rehearses
 
 
 class Alignment(ABC):
-    """A penalty that is 0 while nothing has changed. Options are the fields of a dataclass.
+    """A penalty that is 0 as long as nothing has changed. Its options are its dataclass fields.
 
-    Only `penalty` has to be written. The rest says what a step needs besides the new images, and
-    what is kept after a round; by default nothing.
+    Only `penalty` is required. By default a method uses no anchors, rehearses nothing and stores
+    nothing.
     """
 
-    default_weight: ClassVar[float] = 1.0  # λ, where the user gives none
+    default_weight: ClassVar[float] = 1.0  # λ, if the user gives none
 
     @abstractmethod
-    def penalty(self, sight: AlignmentInputs) -> Float[Tensor, ""]:
-        """Mean over the images; the method's λ is applied by the caller."""
+    def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
+        """The loss to add to the cross-entropy; the caller multiplies it by λ."""
 
     def check(self, shape: EpisodeShape) -> None:
-        """Refuse what cannot work with episodes of this shape, before anything is trained."""
+        """Raise, before training starts, if the options do not allow episodes of this shape."""
         return
 
     def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
-        """How many anchors a step is held against; 0 if it does not use them."""
+        """How many anchors to sample for a step; 0 if the method uses none."""
         return 0
 
-    def rehearse(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape] | None:
-        """Where old tasks come from and how large they are, beside new ones of this shape.
+    def rehearsal_pool(
+        self, memory: Memory, shape: EpisodeShape
+    ) -> tuple[Pool, EpisodeShape] | None:
+        """The stored exemplars and the shape of their episodes, beside new ones of `shape`.
 
-        Refuses, before anything is trained, where what is needed was not kept."""
+        Raises, before training starts, if the memory lacks what the method needs.
+        """
         return None
 
     def check_memory(self, memory: Memory, model: Model) -> None:
-        """Refuse, as soon as it is read, what `remember` cannot have kept beside this model."""
+        """Raise if the content of a memory file does not fit the model."""
         return
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        """What to keep when a round has ended, besides what was kept before it: `model` is what
-        the round made, `pool` holds the images it trained on, which are gone afterwards."""
+        """The memory after a round, which made `model` from the images of `pool`.
+
+        `before` is the memory before that round. The images are gone afterwards.
+        """
         return {}

@@ -1,4 +1,7 @@
-"""Direct feature alignment: a new image keeps its very feature (the paper's DFA baseline)."""
+"""Direct feature alignment (the DFA baseline of Liu et al., 2020; see ida.py):
+
+mean_x ‖φ_new(x) − φ_old(x)‖²   over the new images x.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from typing import Literal, final
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.config import require
+from kedge.errors import require
 from kedge.methods.base import Alignment, AlignmentInputs
 
 
 @final
 @dataclass(frozen=True)
 class DirectFeatureAlignment(Alignment):
-    """mean_x ‖φ_new(x) − φ_old(x)‖²"""
+    """Every new image keeps its feature."""
 
-    dimensions: Literal["sum", "mean"] = "sum"
+    reduction: Literal["sum", "mean"] = "sum"  # over the dimensions of a feature
 
     def __post_init__(self) -> None:
-        require(self.dimensions in ("sum", "mean"), "DFA: dimensions must be 'sum' or 'mean'.")
+        require(self.reduction in ("sum", "mean"), "DFA: reduction must be 'sum' or 'mean'.")
 
-    def penalty(self, sight: AlignmentInputs) -> Float[Tensor, ""]:
-        squares = (sight.new - sight.old).square()
-        return (squares.sum(1) if self.dimensions == "sum" else squares.mean(1)).mean()
+    def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
+        squares = (inputs.new - inputs.old).square()
+        return (squares.sum(1) if self.reduction == "sum" else squares.mean(1)).mean()

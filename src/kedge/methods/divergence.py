@@ -1,4 +1,4 @@
-"""How far two softmax verdicts are apart. The paper uses the first and says that any will do."""
+"""Divergences between two softmax distributions. The paper uses KL(old ‖ new) and allows others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.config import require
+from kedge.errors import require
 from kedge.models.heads import Head
 
 LogP = Float[Tensor, "n k"]
@@ -26,7 +26,7 @@ def _reverse(old: LogP, new: LogP) -> Float[Tensor, ""]:
 
 
 def _js(old: LogP, new: LogP) -> Float[Tensor, ""]:
-    """Jensen–Shannon: the mean of both distances to the mixture of the two."""
+    """Jensen–Shannon: the mean KL divergence of both from their mixture."""
     mixture = old.logaddexp(new) - math.log(2)
     return (_kl(old, mixture) + _kl(new, mixture)) / 2
 
@@ -47,20 +47,20 @@ DIVERGENCES: dict[str, Callable[[LogP, LogP], Float[Tensor, ""]]] = {
 def divergence(
     name: str, old: Float[Tensor, "n k"], new: Float[Tensor, "n k"], temperature_ratio: float = 1.0
 ) -> Float[Tensor, ""]:
-    """Mean over n images, from logits; `sharper` multiplies both."""
+    """Mean divergence over n images, from logits, which are first multiplied by the ratio."""
     return DIVERGENCES[name](
         F.log_softmax(temperature_ratio * old, -1), F.log_softmax(temperature_ratio * new, -1)
     )
 
 
 def temperature_ratio(head: Head, temperature: float | None) -> float:
-    """What a head's logits have to be multiplied by to have this temperature."""
+    """The factor that brings a head's logits to another temperature; None keeps the head's own."""
     return 1.0 if temperature is None else head.temperature / temperature
 
 
 def check_divergence(method: str, divergence: str, temperature: float | None) -> None:
-    """The options that every method has which compares verdicts."""
-    known = ", ".join(DIVERGENCES)
-    require(divergence in DIVERGENCES, f"{method}: divergence must be one of {known}.")
-    fits = temperature is None or (isinstance(temperature, int | float) and 0 < temperature < 1e6)
-    require(fits, f"{method}: temperature must be a number above 0.")
+    """Validate the options of a method that compares softmax distributions."""
+    names = ", ".join(DIVERGENCES)
+    require(divergence in DIVERGENCES, f"{method}: divergence must be one of {names}.")
+    valid = temperature is None or (isinstance(temperature, int | float) and 0 < temperature < 1e6)
+    require(valid, f"{method}: temperature must be a number above 0.")

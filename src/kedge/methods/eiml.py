@@ -1,8 +1,11 @@
-"""Exemplar-based incremental meta-learning: old tasks are practised again on images that were kept.
+"""Exemplar-based incremental meta-learning (the EIML baseline of Liu et al., 2020; see ida.py):
 
-The paper's EIML (Liu et al., 2020; see ida.py), which needs some images of every old class where
-IDA needs one anchor. Distillation on kept exemplars is that of iCaRL (Rebuffi et al., 2017); here
-whole tasks are drawn from them, and both models learn each task from the same examples.
+mean over the queries of an old task: KL( p(·|φ_old; C_old) ‖ p(·|φ_new; C_new) )
++ mean_x KL( p(·|φ_old(x); C_old) ‖ p(·|φ_new(x); C_old) )   over the new images x.
+
+C_old and C_new are the representatives of the old task's classes, from its support, under each
+model. Old tasks are made of stored images: some of every old class, where IDA stores one anchor.
+Distillation on stored exemplars is from iCaRL (Rebuffi et al., 2017).
 """
 
 from __future__ import annotations
@@ -10,139 +13,124 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from kedge.config import (
-    Count,
-    EpisodeShape,
-    parse_json,
-    require,
-)
-from kedge.data.pools import Pool, whole
+from kedge.config import EpisodeShape
+from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
-from kedge.methods.base import (
-    Alignment,
-    AlignmentInputs,
-    Memory,
-)
-from kedge.methods.divergence import (
-    check_divergence,
-    divergence,
-    temperature_ratio,
-)
+from kedge.errors import require
+from kedge.methods.base import Alignment, AlignmentInputs, Memory
+from kedge.methods.divergence import check_divergence, divergence, temperature_ratio
 from kedge.models.model import Model
 from kedge.utils.progress import note
 from kedge.utils.seeding import generator
+from kedge.utils.strict_json import parse_json
 
-LONGEST_NAMES = 1 << 23  # bytes: with longer ones a model could not be saved either
+MAX_NAME_BYTES = 1 << 23  # of all class names: with more, a model could not be saved either
 DAMAGED = "the memory beside the model is damaged."
 
 
 @final
 @dataclass(frozen=True)
 class ExemplarIncrementalMetaLearning(Alignment):
-    """mean over the queries of an old task: KL( p(·|φ_old; C_old) ‖ p(·|φ_new; C_new) )
-    + mean_x KL( p(·|φ_old(x); C_old) ‖ p(·|φ_new(x); C_old) )
+    """Predictions on old tasks, and on new images among old classes, stay what they were."""
 
-    C_old and C_new are the representatives of the old task's classes, from its support, under each
-    model; x are the new images.
-    """
-
-    exemplars: int = 15  # images kept of each class
-    choice: Literal["random", "nearest"] = "random"  # nearest to the mean feature of their class
+    exemplars: int = 15  # images stored of each class
+    choice: Literal["random", "nearest"] = "random"  # nearest: to the mean feature of their class
     divergence: str = "kl"
     temperature: float | None = None  # of all softmaxes; None: the head's own
 
     def __post_init__(self) -> None:
         check_divergence("EIML", self.divergence, self.temperature)
         number = isinstance(self.exemplars, int) and not isinstance(self.exemplars, bool)
-        fits = number and 2 <= self.exemplars <= 10_000
-        require(fits, "EIML: exemplars must be a number from 2 to 10000.")
+        valid = number and 2 <= self.exemplars <= 10_000
+        require(valid, "EIML: exemplars must be a number from 2 to 10000.")
         known = self.choice in ("random", "nearest")
         require(known, "EIML: choice must be 'random' or 'nearest'.")
 
     def check(self, shape: EpisodeShape) -> None:
-        most_shots = shape.shots[1]
-        # Also where more were kept before: of the new classes no more than this will be.
+        n_shot = shape.shots[1]
         require(
-            self.exemplars > most_shots,
-            f"EIML: {self.exemplars} exemplars of each class are too few for old tasks of "
-            f"{most_shots} shots and at least 1 query: write 'EIML exemplars={most_shots + 1}' or "
-            "more, or lower --n-shot.",
+            self.exemplars > n_shot,
+            f"EIML: {self.exemplars} exemplars of each class are too few for old tasks of {n_shot} "
+            f"shots and 1 query. Use 'EIML exemplars={n_shot + 1}' or more, or lower --n-shot.",
         )
 
-    def penalty(self, sight: AlignmentInputs) -> Float[Tensor, ""]:
-        require(sight.rehearsal is not None, "EIML needs old tasks, and there are none.")
-        assert sight.rehearsal is not None
-        head, n_shot = sight.head, sight.rehearsal.n_shot
-        sharp = temperature_ratio(head, self.temperature)
+    def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
+        require(inputs.rehearsal is not None, "EIML needs old tasks, and there are none.")
+        assert inputs.rehearsal is not None
+        head, n_shot = inputs.head, inputs.rehearsal.n_shot
+        ratio = temperature_ratio(head, self.temperature)
 
-        def task(episode: Tensor) -> tuple[Tensor, Tensor]:
-            """Its representatives, and the verdicts on its queries."""
+        def fit_and_classify(episode: Tensor) -> tuple[Tensor, Tensor]:
+            """Representatives of an old task, and the logits of its queries."""
             representatives = head.fit(episode[:, :n_shot])
             return representatives, head.logits(episode[:, n_shot:].flatten(0, 1), representatives)
 
         with torch.no_grad():
-            c_old, old_verdicts = task(sight.rehearsal.old)
-            old = head.logits(sight.old, c_old)
-        _, new_verdicts = task(sight.rehearsal.new)
-        new = head.logits(sight.new, c_old)
-        on_old_task = divergence(self.divergence, old_verdicts, new_verdicts, sharp)
-        return on_old_task + divergence(self.divergence, old, new, sharp)
+            c_old, old_queries = fit_and_classify(inputs.rehearsal.old)
+            old = head.logits(inputs.old, c_old)
+        _, new_queries = fit_and_classify(inputs.rehearsal.new)
+        new = head.logits(inputs.new, c_old)
+        on_old_task = divergence(self.divergence, old_queries, new_queries, ratio)
+        return on_old_task + divergence(self.divergence, old, new, ratio)
 
-    def rehearse(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape]:
+    def rehearsal_pool(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape]:
         require(
             "images" in memory,
-            "EIML needs images of the classes before, and none were kept when this model was made "
-            "(--keep EIML); IDA needs none.",
+            "EIML needs images of earlier classes, which were not saved with this model. Train it "
+            "again with --save-memory EIML, or use IDA.",
         )
-        pool = _pool(_kept(memory))
-        n_classes, least = len(pool.classes), int(pool.counts.min())
-        require(n_classes >= 2, "EIML needs kept images of at least 2 classes for an old task.")
-        most_shots = shape.shots[1]
-        # Where a class has fewer than were asked for, it had no more.
-        remedy = "keep more exemplars or lower" if least >= self.exemplars else "lower"
+        pool = Exemplars.from_memory(memory).pool()
+        n_classes, smallest, n_shot = len(pool.classes), int(pool.counts.min()), shape.shots[1]
+        require(n_classes >= 2, "EIML needs exemplars of at least 2 classes for an old task.")
+        # A class with fewer exemplars than the option says had no more images.
+        remedy = "store more exemplars or lower" if smallest >= self.exemplars else "lower"
         require(
-            least > most_shots,
-            f"EIML: of some class {least} images were kept, but an old task needs at least "
-            f"{most_shots + 1} of each ({most_shots} shots + 1 query): {remedy} --n-shot.",
+            smallest > n_shot,
+            f"EIML: some class has {smallest} exemplars, but an old task needs at least "
+            f"{n_shot + 1} of each ({n_shot} shots + 1 query): {remedy} --n-shot.",
         )
-        n_query = min(shape.n_query, least - most_shots)
-        return pool, EpisodeShape(_at_most(shape.n_way, n_classes), shape.n_shot, n_query)
+        least, most = (min(n, n_classes) for n in shape.ways)
+        n_way = most if isinstance(shape.n_way, int) else (least, most)
+        return pool, EpisodeShape(n_way, shape.n_shot, min(shape.n_query, smallest - n_shot))
 
     def check_memory(self, memory: Memory, model: Model) -> None:
-        kept, side = _kept(memory), model.config.image_size
-        _check_size(kept, (model.config.n_channels, side, side))
-        if (n := len(kept.counts)) < (known := len(model.classes)):
-            note(f"EIML: images were kept of {n} of the {known} classes that the model knows")
+        stored, side = Exemplars.from_memory(memory), model.config.image_size
+        stored.check_size((model.config.n_channels, side, side))
+        if (n := len(stored.counts)) < (known := len(model.classes)):
+            note(f"EIML: there are exemplars of {n} of the {known} classes that the model knows")
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        """A class that comes back takes the place of what was kept of it before."""
+        """Exemplars of all classes. Those of a class that is delivered again are replaced."""
         chosen = self._nearest(model, pool) if self.choice == "nearest" else self._any(pool, seed)
         images = pool.table.take(torch.cat(chosen))
         counts = [len(rows) for rows in chosen]
         names: list[str | None] = [*pool.classes]
         if "images" in before:
-            old, back = _kept(before), set(pool.classes)
-            _check_size(old, tuple(images.shape[1:]))
-            stay = [i for i, name in enumerate(old.names) if name not in back]
+            old = Exemplars.from_memory(before)
+            old.check_size(tuple(images.shape[1:]))
+            kept = [i for i, name in enumerate(old.names) if name not in set(pool.classes)]
             parts = old.images.split(old.counts)
-            images = torch.cat([*(parts[i] for i in stay), images])
-            counts = [*(old.counts[i] for i in stay), *counts]
-            names = [*(old.names[i] for i in stay), *names]
+            images = torch.cat([*(parts[i] for i in kept), images])
+            counts = [*(old.counts[i] for i in kept), *counts]
+            names = [*(old.names[i] for i in kept), *names]
+        encoded_names = json.dumps(names, ensure_ascii=False).encode()
         return {
             "images": images.contiguous(),
             "counts": torch.tensor(counts, dtype=torch.int64),
-            "names": _as_bytes(names),
+            "names": torch.tensor(list(encoded_names), dtype=torch.uint8),  # tensors only
         }
 
     def _any(self, pool: Pool, seed: int) -> list[Int64[Tensor, " _"]]:
-        """Rows of the table. A class's choice depends on the seed and its name alone, and fewer
-        exemplars are a part of more."""
+        """Rows of each class, chosen by the seed and the name of the class alone.
+
+        A smaller number of exemplars is a subset of a larger one.
+        """
         chosen = []
         for name, rows in zip(pool.classes, pool.class_rows, strict=True):
             order = generator("exemplars", seed, name).permutation(len(rows))
@@ -159,69 +147,50 @@ class ExemplarIncrementalMetaLearning(Alignment):
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A memory, class by class."""
+class Exemplars:
+    """The content of a memory: stored images, class after class."""
 
     images: UInt8[Tensor, "n c h w"]
     counts: list[int]
-    names: list[str | None]  # None: kept by an early version, which left them out
+    names: list[str | None]  # None: written by an early version, which did not store names
+
+    @classmethod
+    def from_memory(cls, memory: Memory) -> Exemplars:
+        """Validated, since a file may hold anything and wrong counts could exhaust the memory."""
+        images, counts = (memory.get(key, torch.empty(0)).cpu() for key in ("images", "counts"))
+        require(
+            images.dtype == torch.uint8
+            and images.ndim == 4
+            and counts.dtype == torch.int64
+            and counts.ndim == 1
+            and 1 <= len(counts) <= len(images)
+            and bool(((counts >= 1) & (counts <= len(images))).all())
+            and int(counts.sum()) == len(images),
+            f"EIML: the numbers of exemplars do not match the stored images; {DAMAGED}",
+        )
+        return cls(images, counts.tolist(), _decode_names(memory, len(counts)))
+
+    def check_size(self, size: tuple[int, ...]) -> None:
+        fits = tuple(self.images.shape[1:]) == size
+        require(fits, f"EIML: the exemplars have a wrong image size; {DAMAGED}")
+
+    def pool(self) -> Pool:
+        """A pool of all exemplars; the names of its classes do not matter."""
+        labels = torch.arange(len(self.counts)).repeat_interleave(torch.tensor(self.counts))
+        names = tuple(f"kept {i}" for i in range(len(self.counts)))
+        return Pool.all("exemplars", ImageTable(self.images, labels, names, "EIML's exemplars"))
 
 
-def _kept(memory: Memory) -> Kept:
-    """A file may hold anything, and numbers that are far too large would fill the memory."""
-    images, counts = (memory.get(key, torch.empty(0)).cpu() for key in ("images", "counts"))
-    pixels = images.dtype == torch.uint8 and images.ndim == 4
-    whole_numbers = counts.dtype == torch.int64 and counts.ndim == 1
-    require(
-        pixels
-        and whole_numbers
-        and 1 <= len(counts) <= len(images)
-        and bool(((counts >= 1) & (counts <= len(images))).all())
-        and int(counts.sum()) == len(images),
-        "EIML: the images that were kept are not as many as their classes are said to have; "
-        f"{DAMAGED}",
-    )
-    return Kept(images, counts.tolist(), _names(memory, len(counts)))
-
-
-def _check_size(kept: Kept, size: tuple[int, ...]) -> None:
-    require(
-        tuple(kept.images.shape[1:]) == size,
-        f"EIML: the images that were kept are of another size; {DAMAGED}",
-    )
-
-
-def _names(memory: Memory, n: int) -> list[str | None]:
+def _decode_names(memory: Memory, n: int) -> list[str | None]:
     if "names" not in memory:
         return [None] * n
-    written = memory["names"].cpu()
-    found: Any = None
-    if written.dtype == torch.uint8 and written.ndim == 1 and len(written) <= LONGEST_NAMES:
+    encoded, names = memory["names"].cpu(), None
+    if encoded.dtype == torch.uint8 and encoded.ndim == 1 and len(encoded) <= MAX_NAME_BYTES:
         with suppress(ValueError, RecursionError):
-            found = parse_json(written.numpy().tobytes().decode())
+            names = parse_json(encoded.numpy().tobytes().decode())
+    valid = isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)
     require(
-        isinstance(found, list)
-        and len(found) == n
-        and all(name is None or isinstance(name, str) for name in found),
-        f"EIML: the names of the classes of which images were kept do not fit these; {DAMAGED}",
+        valid and len(names or ()) == n,
+        f"EIML: the names of the classes do not match the exemplars; {DAMAGED}",
     )
-    return list(found)
-
-
-def _as_bytes(names: list[str | None]) -> UInt8[Tensor, " n"]:
-    """As a tensor, since a memory holds nothing else."""
-    text = json.dumps(names, ensure_ascii=False)
-    return torch.tensor(list(text.encode()), dtype=torch.uint8)
-
-
-def _pool(kept: Kept) -> Pool:
-    """An old task does not ask for the names of its classes."""
-    labels = torch.arange(len(kept.counts)).repeat_interleave(torch.tensor(kept.counts))
-    numbers = tuple(f"kept {i}" for i in range(len(kept.counts)))
-    return whole("exemplars", ImageTable(kept.images, labels, numbers, "EIML's exemplars"))
-
-
-def _at_most(count: Count, most: int) -> Count:
-    return (
-        min(count, most) if isinstance(count, int) else (min(count[0], most), min(count[1], most))
-    )
+    return list(names or ())

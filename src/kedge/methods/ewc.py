@@ -1,8 +1,10 @@
-"""Elastic weight consolidation: each weight is held as firmly as the old tasks depend on it.
+"""Elastic weight consolidation (Kirkpatrick et al.: Overcoming catastrophic forgetting in neural
+networks, PNAS 2017):
 
-Kirkpatrick et al.: Overcoming catastrophic forgetting in neural networks, PNAS 2017. Over several
-rounds the Fisher information is summed up and the pull is towards the latest weights, as in online
-EWC (Schwarz et al.: Progress & Compress, ICML 2018).
+½ · Σ_i F_i (θ_i − w_i)²   with F the diagonal of the Fisher information on the old tasks.
+
+Over several rounds F is summed up and w are the latest weights, as in online EWC (Schwarz et al.:
+Progress & Compress, ICML 2018).
 """
 
 from __future__ import annotations
@@ -16,153 +18,145 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from kedge.config import EpisodeShape, require
-from kedge.data.augment import plain
+from kedge.config import EpisodeShape
+from kedge.data.augment import to_float
 from kedge.data.pools import Pool
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
-from kedge.methods.base import (
-    Alignment,
-    AlignmentInputs,
-    Memory,
-)
+from kedge.errors import require
+from kedge.methods.base import Alignment, AlignmentInputs, Memory
 from kedge.models.model import Model, trainable_copy
 from kedge.utils.distributed import all_reduce, shard
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
 
-DAMAGED = (
-    "EWC: the Fisher information was not measured on this model; the memory beside it is damaged."
-)
-SHAPE = EpisodeShape(n_way=5, n_shot=5, n_query=15)  # what the Fisher information is measured on
+DAMAGED = "EWC: the Fisher information does not fit this model; the memory beside it is damaged."
+FISHER_EPISODE = EpisodeShape(n_way=5, n_shot=5, n_query=15)
 
 
 @final
 @dataclass(frozen=True)
 class ElasticWeightConsolidation(Alignment):
-    """½ · Σ_i F_i (θ_i − w_i)², with F the diagonal of the Fisher information"""
+    """Each weight is held as firmly as the old tasks depend on it."""
 
     default_weight: ClassVar[float] = 10.0  # chosen on validation classes; see LOG.md
 
-    episodes: int = 200  # to measure the Fisher information on
-    decay: float = 1.0  # what that of earlier rounds is multiplied by when a new one is added
+    episodes: int = 200  # on which the Fisher information is measured
+    decay: float = 1.0  # factor of the earlier rounds' Fisher information when a new one is added
 
     def __post_init__(self) -> None:
-        many = isinstance(self.episodes, int) and not isinstance(self.episodes, bool)
-        require(many and self.episodes >= 1, "EWC: episodes must be a number of at least 1.")
-        fits = isinstance(self.decay, int | float) and 0 <= self.decay <= 1
-        require(fits, "EWC: decay must be a number from 0 to 1.")
+        number = isinstance(self.episodes, int) and not isinstance(self.episodes, bool)
+        require(number and self.episodes >= 1, "EWC: episodes must be a number of at least 1.")
+        valid = isinstance(self.decay, int | float) and 0 <= self.decay <= 1
+        require(valid, "EWC: decay must be a number from 0 to 1.")
 
-    def rehearse(self, memory: Memory, shape: EpisodeShape) -> None:
-        """No old task; but here is the first moment to see what is lacking."""
+    def rehearsal_pool(self, memory: Memory, shape: EpisodeShape) -> None:
         require(
             any(key.startswith("fisher.") for key in memory),
-            "EWC needs the Fisher information, and none was measured when this model was made "
-            "(--keep EWC); IDA needs none.",
+            "EWC needs the Fisher information, which was not saved with this model. Train it again "
+            "with --save-memory EWC, or use IDA.",
         )
 
-    def penalty(self, sight: AlignmentInputs) -> Float[Tensor, ""]:
-        require(_fits(sight.memory, sight.new_weights), DAMAGED)
-        pulls = [
-            (sight.memory[f"fisher.{name}"] * (new - sight.old_weights[name]).square()).sum()
-            for name, new in sight.new_weights.items()
+    def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
+        require(_fits(inputs.memory, inputs.new_weights), DAMAGED)
+        terms = [
+            (inputs.memory[f"fisher.{name}"] * (new - inputs.old_weights[name]).square()).sum()
+            for name, new in inputs.new_weights.items()
         ]
-        return torch.stack(pulls).sum() / 2
+        return torch.stack(terms).sum() / 2
 
     def check_memory(self, memory: Memory, model: Model) -> None:
         weights = model.weights()
         require(_fits(memory, weights), DAMAGED)
-        kept = [memory[f"fisher.{name}"] for name in weights]
-        require(all(bool(((f >= 0) & f.isfinite()).all()) for f in kept), DAMAGED)
+        fisher = [memory[f"fisher.{name}"] for name in weights]
+        require(all(bool(((f >= 0) & f.isfinite()).all()) for f in fisher), DAMAGED)
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        fresh = {f"fisher.{k}": v.cpu() for k, v in self._fisher(model, pool, seed).items()}
+        fisher = {f"fisher.{k}": v.cpu() for k, v in self._fisher(model, pool, seed).items()}
         return {
             key: value + self.decay * before[key].cpu() if key in before else value
-            for key, value in fresh.items()
+            for key, value in fisher.items()
         }
 
     def _fisher(self, model: Model, pool: Pool, seed: int) -> dict[str, Tensor]:
-        """By name of the weight: the mean over the answers of E[(∂ log p(y)/∂θ_i)²]."""
-        # A copy, so that the model keeps its modes, its flags and its lack of gradients.
-        model = trainable_copy(model)
+        """For each weight θ_i, by name: the mean of (∂ log p(y)/∂θ_i)² over sampled labels y."""
+        model = trainable_copy(model)  # the original keeps its modes and has no gradients
         model.embedding.eval()
         model.head.eval()
         weights = model.weights()
-        # To a sum in half precision, later episodes would add less and less.
+        # In half precision, the later terms of a sum would be rounded away.
         sums = {
-            name: torch.zeros(
-                w.shape, dtype=torch.promote_types(w.dtype, torch.float32), device=w.device
-            )
+            name: torch.zeros(w.shape, dtype=torch.promote_types(w.dtype, torch.float32)).to(w.device)
             for name, w in weights.items()
         }
-        n_answers = 0
-        plan = sample_episodes(pool, _within(pool), self.episodes, generator("fisher", seed))
-        mine = shard(range(self.episodes))
-        with task("measuring the Fisher information: episodes", len(mine)) as tick:
-            for i in mine:
-                slopes, n = _slopes(model, pool, plan, i, generator("answers", seed, i))
-                for total, slope in zip(sums.values(), slopes, strict=True):
-                    total += slope.to(total.dtype).square()
-                n_answers += n
+        n_labels = 0
+        plan = sample_episodes(pool, _episode_shape(pool), self.episodes, generator("fisher", seed))
+        indices = shard(range(self.episodes))
+        with task("measuring the Fisher information: episodes", len(indices)) as tick:
+            for i in indices:
+                gradients, n = _gradients(model, pool, plan, i, generator("answers", seed, i))
+                for total, gradient in zip(sums.values(), gradients, strict=True):
+                    total += gradient.to(total.dtype).square()
+                n_labels += n
                 tick(1)
-        of_all = all_reduce(torch.tensor(n_answers, device=model.device))
+        n_total = all_reduce(torch.tensor(n_labels, device=model.device))
         return {
-            name: (all_reduce(total) / of_all).to(weights[name].dtype)
+            name: (all_reduce(total) / n_total).to(weights[name].dtype)
             for name, total in sums.items()
         }
 
 
 def _fits(memory: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> bool:
-    """Whether it has a number for each number of each weight."""
-    kept = {name: memory.get(f"fisher.{name}") for name in weights}
+    """Whether the memory has the Fisher information of every weight, in its shape and dtype."""
+    fisher = {name: memory.get(f"fisher.{name}") for name in weights}
     return all(
         f is not None and (f.shape, f.dtype) == (weights[name].shape, weights[name].dtype)
-        for name, f in kept.items()
+        for name, f in fisher.items()
     )
 
 
 @torch.enable_grad()
-def _slopes(
+def _gradients(
     model: Model, pool: Pool, plan: EpisodeIndices, i: int, rng: np.random.Generator
 ) -> tuple[tuple[Tensor, ...], int]:
-    """The gradient of an episode's log-likelihood for each weight, and the number of answers.
+    """The gradient of an episode's log-likelihood for each weight, and the number of labels.
 
-    The answers are drawn from the model's own softmax. Then each has a gradient of mean 0 and none
-    knows of another, so the square of the sum is on average the sum of the squares: one backward
-    pass serves all.
+    The labels are sampled from the model's own softmax. So their gradients are independent and have
+    mean 0, and the expected square of their sum is the sum of the expected squares: one backward
+    pass is enough for all.
     """
     positions, classes = plan.episode(i)
-    pixels = plain(pool.table.take(pool.rows[positions.flatten()]).to(model.device))
+    pixels = to_float(pool.table.take(pool.rows[positions.flatten()]).to(model.device))
     episode = model.embedding(pixels).unflatten(0, positions.shape)
     names = [pool.classes[c] for c in classes.tolist()]
-    rows = model.anchors_of(names) if model.head.learns_class_embeddings else None
-    logits, _ = model.head.episode_logits(episode, plan.n_shot[i], rows)
-    answers = _answers(logits.detach(), rng)
-    likelihood = logits.log_softmax(-1).gather(1, answers[:, None]).sum()
+    class_embeddings = model.anchors_of(names) if model.head.learns_class_embeddings else None
+    logits, _ = model.head.episode_logits(episode, plan.n_shot[i], class_embeddings)
+    labels = _sample_labels(logits.detach(), rng)
+    log_likelihood = logits.log_softmax(-1).gather(1, labels[:, None]).sum()
     weights = list(model.weights().values())
-    slopes = torch.autograd.grad(likelihood, weights, allow_unused=True, materialize_grads=True)
-    return slopes, len(answers)
-
-
-def _answers(logits: Float[Tensor, "n k"], rng: np.random.Generator) -> Int64[Tensor, " n"]:
-    """One class for each row, drawn from its softmax: where a uniform number falls among the
-    cumulated probabilities."""
-    ends = logits.double().softmax(-1).cumsum(-1)[:, :-1]
-    drawn = torch.from_numpy(rng.random((len(logits), 1))).to(logits.device)
-    return (ends <= drawn).sum(-1)
-
-
-def _within(pool: Pool) -> EpisodeShape:
-    """As much of the usual episode as the pool has: at least half of each class are queries."""
-    least = int(pool.counts.min()) if len(pool.classes) else 0
-    require(
-        len(pool.classes) >= 2 and least >= 2,
-        f"EWC measures the Fisher information on the {pool.name} pool, which needs at least 2 "
-        f"classes of 2 images each; it has {len(pool.classes)}, the smallest of {least}.",
+    gradients = torch.autograd.grad(
+        log_likelihood, weights, allow_unused=True, materialize_grads=True
     )
-    n_shot = min(SHAPE.shots[1], least // 2)
+    return gradients, len(labels)
+
+
+def _sample_labels(logits: Float[Tensor, "n k"], rng: np.random.Generator) -> Int64[Tensor, " n"]:
+    """One class for each image, sampled from its softmax by inverting the cumulative sum."""
+    ends = logits.double().softmax(-1).cumsum(-1)[:, :-1]
+    uniform = torch.from_numpy(rng.random((len(logits), 1))).to(logits.device)
+    return (ends <= uniform).sum(-1)
+
+
+def _episode_shape(pool: Pool) -> EpisodeShape:
+    """The usual episode, reduced to what the pool has: at least half of each class are queries."""
+    smallest = int(pool.counts.min()) if len(pool.classes) else 0
+    require(
+        len(pool.classes) >= 2 and smallest >= 2,
+        f"EWC measures the Fisher information on the {pool.name} pool, which needs at least 2 "
+        f"classes of 2 images each; it has {len(pool.classes)}, the smallest of {smallest}.",
+    )
+    n_shot = min(FISHER_EPISODE.shots[1], smallest // 2)
     return EpisodeShape(
-        n_way=min(SHAPE.ways[1], len(pool.classes)),
+        n_way=min(FISHER_EPISODE.ways[1], len(pool.classes)),
         n_shot=n_shot,
-        n_query=min(SHAPE.n_query, least - n_shot),
+        n_query=min(FISHER_EPISODE.n_query, smallest - n_shot),
     )

@@ -1,8 +1,7 @@
-"""Indirect discriminant alignment: a new image keeps its discriminant relative to old anchors.
+"""Indirect discriminant alignment (Liu, Majumder, Achille, Ravichandran, Bhotika, Soatto:
+Incremental Meta-Learning via Indirect Discriminant Alignment, 2020):
 
-Liu, Majumder, Achille, Ravichandran, Bhotika, Soatto: Incremental Meta-Learning via Indirect
-Discriminant Alignment, 2020. Only what the anchors can tell apart is held; every direction that
-does not change the discriminant stays free for the new classes.
+mean_x KL( p(·|φ_old(x); anchors) ‖ p(·|φ_new(x); anchors) )   over the new images x.
 """
 
 from __future__ import annotations
@@ -13,19 +12,18 @@ from typing import Literal, final
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.config import require
+from kedge.errors import require
 from kedge.methods.base import Alignment, AlignmentInputs
-from kedge.methods.divergence import (
-    check_divergence,
-    divergence,
-    temperature_ratio,
-)
+from kedge.methods.divergence import check_divergence, divergence, temperature_ratio
 
 
 @final
 @dataclass(frozen=True)
 class IndirectDiscriminantAlignment(Alignment):
-    """mean_x KL( p(·|φ_old(x); anchors) ‖ p(·|φ_new(x); anchors) )"""
+    """Every new image keeps its softmax over the old anchors.
+
+    Features may move freely in every direction that does not change this softmax.
+    """
 
     anchors: int | Literal["ways", "all"] = "ways"  # per step: as many as an episode has ways
     divergence: str = "kl"
@@ -33,20 +31,19 @@ class IndirectDiscriminantAlignment(Alignment):
 
     def __post_init__(self) -> None:
         check_divergence("IDA", self.divergence, self.temperature)
-        fits = self.anchors in ("ways", "all") or (
+        valid = self.anchors in ("ways", "all") or (
             isinstance(self.anchors, int) and self.anchors >= 2
         )
-        require(fits, "IDA: anchors must be 'ways', 'all' or a number of at least 2.")
+        require(valid, "IDA: anchors must be 'ways', 'all' or a number of at least 2.")
 
     def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
-        wanted = {"ways": n_way, "all": n_anchors}
-        number = self.anchors if isinstance(self.anchors, int) else wanted[self.anchors]
+        named = {"ways": n_way, "all": n_anchors}
+        number = self.anchors if isinstance(self.anchors, int) else named[self.anchors]
         return min(number, n_anchors)
 
-    def penalty(self, sight: AlignmentInputs) -> Float[Tensor, ""]:
-        require(sight.anchors is not None, "IDA needs anchors, and this model has none.")
-        assert sight.anchors is not None
-        old, new = (sight.head.logits(z, sight.anchors) for z in (sight.old, sight.new))
-        return divergence(
-            self.divergence, old, new, temperature_ratio(sight.head, self.temperature)
-        )
+    def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
+        require(inputs.anchors is not None, "IDA needs anchors, and this model has none.")
+        assert inputs.anchors is not None
+        old, new = (inputs.head.logits(z, inputs.anchors) for z in (inputs.old, inputs.new))
+        ratio = temperature_ratio(inputs.head, self.temperature)
+        return divergence(self.divergence, old, new, ratio)

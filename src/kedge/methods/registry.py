@@ -1,6 +1,8 @@
-"""The methods that are compared: where each starts, what it may see, and what holds it.
+"""The methods that can be compared: what each trains on, where it starts, and its alignment.
 
-A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`.
+A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`. To add
+one, write a file with an `Alignment` and add it to `ALIGNMENTS`: tests/methods/test_contract.py
+then runs over it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,7 @@ from kedge.methods.dfa import DirectFeatureAlignment
 from kedge.methods.eiml import ExemplarIncrementalMetaLearning
 from kedge.methods.ewc import ElasticWeightConsolidation
 from kedge.methods.ida import IndirectDiscriminantAlignment
-from kedge.utils.spec import (
-    Spec,
-    check_options,
-    fields_of,
-    parse_spec,
-)
+from kedge.utils.spec import Spec, check_options, field_names, parse_spec
 
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "DFA": DirectFeatureAlignment,
@@ -28,31 +25,29 @@ ALIGNMENTS: dict[str, type[Alignment]] = {
     "EIML": ExemplarIncrementalMetaLearning,
     "IDA": IndirectDiscriminantAlignment,
 }
+TrainsOn = Literal["nothing", "new", "everything"]
+WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
+    "NU": "nothing",  # no update: every round repeats the base model
+    "FT": "new",  # fine-tuning
+    "PAR": "everything",  # paragon: on all images so far
+}
+PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
 
 
 @dataclass(frozen=True)
 class Method:
     label: str
-    trains_on: Literal["nothing", "new", "everything"]
+    trains_on: TrainsOn
     alignment: Alignment | None = None
     weight: float = 1.0  # λ
-    from_scratch: bool = (
-        False  # each round starts with new weights, not with the last round's model
-    )
+    from_scratch: bool = False  # each round starts with new weights, not with the last model
 
     @property
     def remembers(self) -> bool:
-        """Whether it keeps anything of a round besides the model and its anchors."""
+        """Whether the method stores anything besides the model and its anchors."""
         if self.alignment is None:
             return False
         return type(self.alignment).remember is not Alignment.remember
-
-
-PLAIN: dict[str, Literal["nothing", "new", "everything"]] = {
-    "NU": "nothing",  # no update: the base model again in every round
-    "FT": "new",  # fine-tuning: nothing holds it
-    "PAR": "everything",  # paragon: on all images so far, from scratch or from the last round on
-}
 
 
 def method_names() -> tuple[str, ...]:
@@ -60,33 +55,33 @@ def method_names() -> tuple[str, ...]:
 
 
 def parse_method(text: str) -> Method:
-    """'IDA lambda=5 anchors=all' → a method. The label is the text, tidied."""
-    named = parse_spec(text, "Method")
-    named = replace(named, name=named.name.upper())
-    if named.name not in method_names():
+    """A method from a text such as 'IDA lambda=5 anchors=all'; its label is the text, normalized.
+
+    The label has the options in a fixed order, so that one method always has the same label.
+    """
+    spec = parse_spec(text, "Method")
+    spec = replace(spec, name=spec.name.upper())
+    if spec.name not in method_names():
         known = ", ".join(method_names())
-        raise KedgeError(f"There is no method '{text}'; the known ones are {known}.")
-    if named.name in PLAIN:
-        return _plain(named)
-    kind = ALIGNMENTS[named.name]
-    takes = ["lambda", *fields_of(kind)]
-    check_options(named, takes, "Method")
-    # In that order: one method has one label, however it is written.
-    options = {key: named.options[key] for key in takes if key in named.options}
-    named = replace(named, options=dict(options))
+        raise KedgeError(f"There is no method '{text}'; choose one of {known}.")
+    if spec.name in WITHOUT_ALIGNMENT:
+        return _without_alignment(spec)
+    kind = ALIGNMENTS[spec.name]
+    known_options = ["lambda", *field_names(kind)]
+    check_options(spec, known_options, "Method")
+    options = {key: spec.options[key] for key in known_options if key in spec.options}
+    label = replace(spec, options=dict(options)).label
     weight = options.pop("lambda", kind.default_weight)
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise KedgeError(f"Method '{text}': lambda must be a number that is not negative.")
-    return Method(named.label, "new", kind(**options), float(weight))
+    return Method(label, "new", kind(**options), float(weight))
 
 
-STARTS = ("scratch", "last")  # of the paragon; where rounds are short, the first never gets far
-
-
-def _plain(named: Spec) -> Method:
-    paragon = named.name == "PAR"
-    check_options(named, ["start"] if paragon else [], "Method")
-    start = named.options.get("start", STARTS[0])
-    if start not in STARTS:
-        raise KedgeError(f"Method '{named.label}': start must be {' or '.join(STARTS)}.")
-    return Method(named.label, PLAIN[named.name], from_scratch=paragon and start == STARTS[0])
+def _without_alignment(spec: Spec) -> Method:
+    paragon = spec.name == "PAR"
+    check_options(spec, ["start"] if paragon else [], "Method")
+    start = spec.options.get("start", PARAGON_STARTS[0])
+    if start not in PARAGON_STARTS:
+        raise KedgeError(f"Method '{spec.label}': start must be {' or '.join(PARAGON_STARTS)}.")
+    from_scratch = paragon and start == PARAGON_STARTS[0]
+    return Method(spec.label, WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from kedge import __version__
-from kedge.data.augment import plain
+from kedge.data.augment import to_float
 from kedge.errors import KedgeError
 from kedge.models.classifier import Classifier
 from kedge.models.model import Model
@@ -49,7 +49,7 @@ class _Graph(nn.Module):
         self.register_buffer("representatives", representatives)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        features: Tensor = self.embedding(plain(pixels))
+        features: Tensor = self.embedding(to_float(pixels))
         if self.representatives is None:
             return features
         return self.head.logits(features, self.representatives).softmax(-1)
@@ -67,11 +67,11 @@ def check_installed() -> None:
 def export_onnx(what: Model | Classifier, path: str | Path) -> None:
     """Write a model's backbone, or a classifier with its classes, to an ONNX file."""
     check_installed()
-    if isinstance(what, Model):
-        model, representatives, classes = what.to("cpu"), None, None
-    else:
-        model, representatives = what.model.to("cpu"), what.representatives.cpu()
-        classes = what.classes
+    classifier = what if isinstance(what, Classifier) else None
+    model = what.model if isinstance(what, Classifier) else what
+    assert isinstance(model, Model)
+    model, classes = model.to("cpu"), None if classifier is None else classifier.classes
+    representatives = None if classifier is None else classifier.representatives.cpu()
     graph = _Graph(model, representatives)
     size, channels = model.config.image_size, model.config.n_channels
     example = torch.zeros(2, channels, size, size, dtype=torch.uint8)
@@ -121,7 +121,7 @@ def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, str]:
     }
     return {
         **{key: json.dumps(value, ensure_ascii=False) for key, value in said.items()},
-        "fit": config.fit,
+        "fit": config.resize,
         "model": model.fingerprint,
         "kedge": __version__,
     }

@@ -1,13 +1,13 @@
 """The model as one safetensors file, written atomically. It holds no image, and loading it runs no
 code.
 
-    embedding.*   float32   the backbone's weights, and the mean and std of the training images
-    head.*                  the head's own parameters, if it has any
-    anchors       C × r     one row per class that was ever learned, in the order of `classes`
-    places        C × d     where the means of these classes are by now, if the anchors are not that
+    embedding.*   float32   weights of the backbone; mean and std of the training images
+    head.*                  parameters of the head, if it has any
+    anchors       C × r     one row for each class ever learned, in the order of `classes`
+    places        C × d     current class means, if they are not the anchors
     metadata["kedge"]       JSON: sha256 of the file, version, format, config, classes, lineage
 
-docs/model-file.md says all of it, for those who read it without kedge.
+docs/model-file.md is the full description, for readers without kedge.
 """
 
 from __future__ import annotations
@@ -19,115 +19,135 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from kedge.config import (
-    TrainConfig,
-    from_dict,
-    to_dict,
-)
+from kedge.config import TrainConfig
 from kedge.errors import KedgeError
-from kedge.models.backbones import build_backbone
-from kedge.models.heads import build_head
-from kedge.models.model import (
-    CUSTOM,
-    Embedding,
-    LineageEntry,
-    Model,
-    ModelConfig,
-)
-from kedge.utils.atomic_io import (
-    digest,
-    load_tensors,
-    save_tensors,
-    under,
-)
+from kedge.models.embedding import Embedding
+from kedge.models.heads import Head, build_head
+from kedge.models.model_config import CUSTOM, LineageEntry, ModelConfig
+from kedge.utils.atomic_io import load_tensors, save_tensors, strip_prefix, tensors_digest
+from kedge.utils.config_io import from_dict, to_dict
 
 FORMAT = "kedge-model"
-FIRST_FORMAT = "kedge-model-1"  # before all of kedge's files had a version and a checksum
-PARTS = {"format", "config", "classes", "lineage"}  # of what a file says
-# What may come of a file whose checksum is right but whose content is not.
-FORGED = (KedgeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a checksum
+KEYS = {"format", "config", "classes", "lineage"}  # of the JSON
+# What a file whose checksum is right but whose content is not may cause.
+INVALID_CONTENT = (KedgeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+# Options as files of earlier versions name them. Commands and functions take the new names only.
+RENAMED_OPTIONS = {
+    "ecm": {"steps": "inner_steps", "rate": "inner_lr", "pull": "l2", "pace": "lr_scale"},
+    "DFA": {"dimensions": "reduction"},
+}
 
 
-def save(model: Model, path: Path) -> None:
+def current_spec(text: str) -> str:
+    """A head or method as a file has it, with the current names of its options."""
+    name, *options = text.split() or [""]
+    renamed = RENAMED_OPTIONS.get(name)
+    if renamed is None:
+        return text
+    pairs = (option.partition("=") for option in options)
+    return " ".join([name, *(renamed.get(key, key) + equals + v for key, equals, v in pairs)])
+
+
+class ModelParts(NamedTuple):
+    """The fields of a `Model`, as read from a file."""
+
+    config: ModelConfig
+    embedding: Embedding
+    head: Head
+    classes: tuple[str, ...]
+    anchors: Tensor
+    lineage: tuple[LineageEntry, ...]
+    class_means: Tensor | None
+
+
+def save(
+    path: Path,
+    config: ModelConfig,
+    classes: tuple[str, ...],
+    lineage: tuple[LineageEntry, ...],
+    tensors: Mapping[str, Tensor],
+) -> None:
     about = {
         "format": FORMAT,
-        "config": to_dict(model.config),
-        "classes": model.classes,
-        "lineage": [asdict(entry) for entry in model.lineage],
+        "config": to_dict(config),
+        "classes": classes,
+        "lineage": [asdict(entry) for entry in lineage],
     }
-    save_tensors(path, model.tensors(), about)
+    save_tensors(path, tensors, about)
 
 
-def load(path: Path, backbone: nn.Module | None) -> Model:
-    """A model, or one sentence. A backbone of one's own has to be handed in."""
+def load(path: Path, backbone: nn.Module | None) -> ModelParts:
+    """Read and validate a file. The caller's own backbone, if the model has one, is copied."""
     about, mapped = load_tensors(path, "kedge model")
-    if about.get("format") not in (FORMAT, FIRST_FORMAT):
+    if about.get("format") not in (FORMAT, FORMAT_1):
         raise KedgeError(f"{path}: not a kedge model; 'kedge train' makes one.")
-    if about["format"] == FIRST_FORMAT:
+    if about["format"] == FORMAT_1:
         checksum = about.pop("sha256", None)
-        if checksum != _first_checksum(about, mapped):
+        if checksum != _format_1_checksum(about, mapped):
             raise KedgeError(f"{path}: the checksum does not match; the file is damaged.")
     tensors = {key: value.clone() for key, value in mapped.items()}
     try:
         return _rebuild(about, tensors, backbone)
-    except FORGED as error:
+    except INVALID_CONTENT as error:
         reason = textwrap.shorten(str(error.args[0] if error.args else error), 300)
         raise KedgeError(f"{path}: this model cannot be rebuilt ({reason.rstrip('.')}).") from None
 
 
 def _rebuild(
     about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
-) -> Model:
-    if set(about) != PARTS:
-        raise ValueError(f"its text must hold {', '.join(sorted(PARTS))} and nothing else")
+) -> ModelParts:
+    if set(about) != KEYS:
+        raise ValueError(f"its JSON must have the keys {', '.join(sorted(KEYS))} and no others")
     if "anchors" not in tensors:
         raise ValueError("it holds no anchors")
     config = from_dict(ModelConfig, about["config"])
+    config = replace(config, head=replace(config.head, head=current_spec(config.head.head)))
     if config.backbone.backbone == CUSTOM and backbone is None:
-        raise KeyError("it has a backbone of your own; hand it to Model.load(path, backbone=…)")
-    own = copy.deepcopy(backbone)  # it stays what it is, and can be handed in for another file
-    # On the meta device nothing is allocated, so a forged size costs an error and no memory.
+        raise KeyError("it has a backbone of your own; pass it to Model.load(path, backbone=…)")
+    own = copy.deepcopy(backbone)
+    # Nothing is allocated on the meta device, so a forged size costs an error and no memory.
     with torch.device("meta"):
-        network = own or build_backbone(config.backbone, config.n_channels, config.image_size)
-        embedding = Embedding(network, config.n_channels)
-        said = getattr(network, "n_features", None)
-        if backbone is None and callable(said) and said(config.image_size) != config.n_features:
+        embedding = Embedding(config, own)
+        n_features = getattr(embedding.backbone, "n_features", None) if backbone is None else None
+        if callable(n_features) and n_features(config.image_size) != config.n_features:
             raise ValueError(f"its backbone does not give {config.n_features} features")
         head = build_head(config.head, config.n_features)
-    classes, anchors = _names(about["classes"]), tensors.pop("anchors")
-    places = tensors.pop("places", None)
+    classes, anchors = _class_names(about["classes"]), tensors.pop("anchors")
+    class_means = tensors.pop("places", None)
     if anchors.dtype != torch.float32 or anchors.ndim != 2:
-        raise TypeError("its anchors are no rows of float32")
+        raise TypeError("its anchors are not rows of float32")
     checked = [anchors, *(tensors.values() if backbone is None else ())]
-    if places is not None:
-        if places.dtype != torch.float32 or places.shape != (len(classes), config.n_features):
-            raise TypeError("its places are no rows of float32 for each class")
-        checked.append(places)
+    if class_means is not None:
+        shape = (len(classes), config.n_features)
+        if class_means.dtype != torch.float32 or class_means.shape != shape:
+            raise TypeError("its places are not one row of float32 for each class")
+        checked.append(class_means)
     if not all(bool(value.isfinite().all()) for value in checked):
-        raise ValueError("some of its weights or anchors are no finite numbers")
-    _fill(embedding, "embedding.", tensors)
-    _fill(head, "head.", tensors)
+        raise ValueError("some of its weights or anchors are not finite numbers")
+    _load_weights(embedding, "embedding.", tensors)
+    _load_weights(head, "head.", tensors)
     if tensors:
-        raise KeyError(f"it holds '{next(iter(tensors))}', which is no part of a model")
+        raise KeyError(f"it holds '{next(iter(tensors))}', which is not a part of a model")
     if len(classes) != len(anchors):
         raise KeyError("classes and anchors differ in number")
-    if classes:  # what does not fit together raises here rather than later
+    if classes:  # anchors that do not fit the head raise here rather than later
         head.logits(torch.zeros(1, config.n_features), anchors)
-    lineage = tuple(_entry(entry) for entry in about["lineage"])
+    lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
     embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     embedding.eval().requires_grad_(False)
     head.eval().requires_grad_(False)
-    return Model(config, embedding, head, classes, anchors, lineage, places)
+    return ModelParts(config, embedding, head, classes, anchors, lineage, class_means)
 
 
-def _fill(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
-    """With those whose names start so, which are taken out."""
-    own = under(prefix, tensors)
+def _load_weights(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
+    """Move the tensors whose names start with the prefix out of the dict and into the module."""
+    own = strip_prefix(prefix, tensors)
     for key, value in module.state_dict().items():
         if key in own and own[key].dtype != value.dtype:
             raise TypeError(f"{prefix}{key} holds {own[key].dtype}, not {value.dtype}")
@@ -136,22 +156,21 @@ def _fill(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
         del tensors[f"{prefix}{key}"]
 
 
-def _entry(said: Any) -> LineageEntry:
-    """With all settings of a round, where an early file lacks some that came later."""
-    entry = from_dict(LineageEntry, said)
+def _lineage_entry(data: Any) -> LineageEntry:
+    """An entry in which settings that its version did not have get their default values."""
+    entry = from_dict(LineageEntry, data)
     settings = to_dict(from_dict(TrainConfig, entry.config))
-    return replace(entry, config=json.loads(json.dumps(settings)))  # ranges as lists, as before
+    return replace(entry, config=json.loads(json.dumps(settings)))  # ranges as lists, as in files
 
 
-def _names(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise TypeError("its classes are no list of names")
-    if len(set(given)) < len(given):
+def _class_names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("its classes are not a list of names")
+    if len(set(names)) < len(names):
         raise ValueError("two of its classes have the same name")
-    return tuple(given)
+    return tuple(names)
 
 
-def _first_checksum(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """As a model file of the first version has it in its text."""
-    text = json.dumps(about, ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256((digest(tensors) + text).encode(errors="surrogatepass")).hexdigest()
+def _format_1_checksum(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    text = tensors_digest(tensors) + json.dumps(about, ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

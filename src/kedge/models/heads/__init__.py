@@ -1,25 +1,24 @@
-"""Heads: how class representatives come from examples, and how a feature scores against them.
+"""Heads: representatives of classes from examples, and scores of features against them.
 
-A new head is one file with a final subclass of `Head`, and one line in `HEADS`. The contract
-suite in tests/heads runs over everything that is listed there.
+To add a head, for example one with cosine similarity:
+1. Write heads/cosine.py: a final subclass of `Head` with `fit`, `logits` and `anchors`
+   (prototype.py is the shortest example; override `episode_logits` only if training does not
+   classify the queries). Keyword-only arguments of its constructor become options of `--head`.
+2. Add it to `HEADS` below. tests/models/heads/test_contract.py then runs over it as it is.
 
 Shapes: e episodes (any leading dimensions), k ways, s shots, n images, d features,
-r numbers in a class's representative.
+r numbers in the representative of a class.
 """
 
 from kedge.config import HeadConfig
 from kedge.errors import KedgeError
-from kedge.models.heads.base import Head, flatten_with_targets
+from kedge.models.heads.base import Head
 from kedge.models.heads.ecm import ECMHead
 from kedge.models.heads.prototype import PrototypeHead
 from kedge.models.heads.ridge import RidgeHead
-from kedge.utils.spec import (
-    check_options,
-    keywords_of,
-    parse_spec,
-)
+from kedge.utils.spec import check_options, keyword_defaults, parse_spec
 
-__all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "asked", "build_head"]
+__all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "build_head"]
 
 HEADS: dict[str, type[Head]] = {
     "prototype": PrototypeHead,
@@ -29,11 +28,10 @@ HEADS: dict[str, type[Head]] = {
 
 
 def build_head(config: HeadConfig, n_features: int) -> Head:
-    """From a text such as 'prototype' or 'ecm training=inner'."""
-    named = parse_spec(config.head, "Head")
-    if named.name not in HEADS:
-        known = ", ".join(HEADS)
-        raise KedgeError(f"There is no head '{named.name}'; the known ones are {known}.")
-    kind = HEADS[named.name]
-    check_options(named, keywords_of(kind), "Head")
-    return kind(n_features, config.temperature, **named.options)
+    """The head of a spec such as 'prototype' or 'ecm training=inner'."""
+    spec = parse_spec(config.head, "Head")
+    if spec.name not in HEADS:
+        raise KedgeError(f"There is no head '{spec.name}'; choose one of {', '.join(HEADS)}.")
+    kind = HEADS[spec.name]
+    check_options(spec, keyword_defaults(kind), "Head")
+    return kind(n_features, config.temperature, **spec.options)

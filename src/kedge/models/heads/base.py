@@ -1,4 +1,4 @@
-"""What every head provides. Shapes are explained in the package's docstring."""
+"""The interface of a head. The package's docstring explains the shapes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from torch import Tensor, nn
 
 
 class Head(nn.Module, ABC):
-    """A discriminant. It may have parameters of its own, which train with the backbone.
+    """A classifier on features. Its own parameters, if any, train with the backbone.
 
     Options are keyword-only arguments of the constructor, with defaults.
     """
 
-    learns_class_embeddings: bool = (
-        False  # whether a round learns a representative for each of its classes
-    )
-    class_lr_scale: float = 1.0  # how much faster than the network they learn
-    anchors_are_means: bool = False  # of the features; otherwise a model keeps these, too
+    learns_class_embeddings: bool = False  # whether a round trains one vector for each class
+    class_lr_scale: float = 1.0  # learning rate of these vectors, relative to the network's
+    anchors_are_means: bool = False  # of the features; if not, a model stores class means too
 
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
@@ -29,57 +27,71 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def fit(
-        self, support: Float[Tensor, "*e k s d"], present: Bool[Tensor, "*e k s"] | None = None
+        self, support: Float[Tensor, "*e k s d"], mask: Bool[Tensor, "*e k s"] | None = None
     ) -> Float[Tensor, "*e k r"]:
-        """One representative for each class of a task, from its examples; differentiable.
+        """One representative for each class of an episode; differentiable.
 
-        Where classes have different numbers of examples, `present` marks the real ones.
+        Classes with fewer than s examples are padded, and `mask` is False at the padding.
         """
 
     @abstractmethod
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k r"]
     ) -> Float[Tensor, "*e n k"]:
-        """The discriminant of each feature, temperature included: softmax gives p(class)."""
+        """Scores already divided by the temperature: their softmax is p(class)."""
 
     @abstractmethod
+    def anchors(
+        self,
+        features: Sequence[Float[Tensor, "_ d"]],
+        class_embeddings: Float[Tensor, "k r"] | None = None,
+    ) -> Float[Tensor, "k r"]:
+        """The anchor of each class, kept when a round has ended: made from the features of all its
+        training images, or from the class embeddings that the round has learned."""
+
     def episode_logits(
         self,
         episode: Float[Tensor, "k s_plus_q d"],
         n_shot: int,
-        rows: Float[Tensor, "k r"] | None,
+        class_embeddings: Float[Tensor, "k r"] | None,
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
-        """What meta-training practises on one episode: the logits of some of its images, and the
-        right answers. `rows` are those of the episode's classes, if the head learns such."""
+        """Logits and targets of the images that meta-training classifies: here the queries.
 
-    def rows(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
-        """The representatives that a round learns, as they start: one for each class that it
-        trains on, from all its images. Asked for only if the head `learns_rows`."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how its rows start.")
-
-    @abstractmethod
-    def anchors(
-        self, features: Sequence[Float[Tensor, "_ d"]], rows: Float[Tensor, "k r"] | None = None
-    ) -> Float[Tensor, "k r"]:
-        """What is kept of each class of a finished round, from all its training images, or from
-        the rows that were learned."""
-
-    def from_images(self, features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k r"]:
-        """Representatives of classes from images alone, also where a round would learn them."""
-        return self.rows(features) if self.learns_class_embeddings else self.anchors(features)
+        `class_embeddings` are those of the episode's classes, if the head learns them.
+        """
+        queries, targets = flatten_with_targets(episode[:, n_shot:])
+        return self.logits(queries, self.fit(episode[:, :n_shot])), targets
 
     def loss(
-        self, episode: Float[Tensor, "k s_plus_q d"], n_shot: int, rows: Float[Tensor, "k r"] | None
+        self,
+        episode: Float[Tensor, "k s_plus_q d"],
+        n_shot: int,
+        class_embeddings: Float[Tensor, "k r"] | None,
     ) -> Float[Tensor, ""]:
-        """What meta-training minimises on one episode."""
-        return F.cross_entropy(*self.episode_logits(episode, n_shot, rows))
+        """Cross-entropy of one episode, which meta-training minimizes."""
+        return F.cross_entropy(*self.episode_logits(episode, n_shot, class_embeddings))
+
+    def initial_class_embeddings(
+        self, features: Sequence[Float[Tensor, "_ d"]]
+    ) -> Float[Tensor, "k r"]:
+        """Class embeddings at the start of a round, from all training images of each class.
+
+        Called only if the head learns class embeddings.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no initial class embeddings.")
+
+    def representatives_from(
+        self, features: Sequence[Float[Tensor, "_ d"]]
+    ) -> Float[Tensor, "k r"]:
+        """Representatives of any number of classes from features alone; not differentiated."""
+        learned = self.learns_class_embeddings
+        return self.initial_class_embeddings(features) if learned else self.anchors(features)
 
 
 def neg_sq_dist(
     features: Float[Tensor, "*e n d"], points: Float[Tensor, "*e k d"]
 ) -> Float[Tensor, "*e n k"]:
-    """−‖z−c‖² by one matrix product. Distances do not change when all points move together, so
-    they are first moved to the origin, where the expansion loses fewest digits."""
+    """−‖z−c‖² by one matrix product, after centring for precision (distances do not change)."""
     centre = points.mean(-2, keepdim=True).detach()
     z, c = features - centre, points - centre
     z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
@@ -89,6 +101,11 @@ def neg_sq_dist(
 def flatten_with_targets(
     episode: Float[Tensor, "k n d"],
 ) -> tuple[Float[Tensor, "kn d"], Int64[Tensor, " kn"]]:
-    """The features of each class one after the other, and the right answers."""
+    """The features of all classes in one dimension, and the index of each one's class."""
     k, n, _ = episode.shape
     return episode.flatten(0, 1), torch.arange(k, device=episode.device).repeat_interleave(n)
+
+
+def mean_features(features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k d"]:
+    """The mean feature of each class."""
+    return torch.stack([of_class.mean(0) for of_class in features])

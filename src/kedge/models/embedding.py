@@ -1,0 +1,101 @@
+"""The network from pixels to features: normalization and backbone."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from kedge.data.augment import to_float
+from kedge.data.pools import Pool
+from kedge.errors import KedgeError
+from kedge.models.backbones import build_backbone
+from kedge.models.model_config import ModelConfig
+from kedge.utils.progress import Tick
+
+
+def half_precision(device: torch.device) -> bool:
+    """Whether convolutions run in bf16: on every GPU that has it. All else is in fp32."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+class Embedding(nn.Module):
+    """Normalizes pixels in 0…1 by the statistics of the first training images, then embeds them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: ModelConfig, backbone: nn.Module | None = None) -> None:
+        """A network with new weights, or with the caller's own backbone, which is not copied."""
+        super().__init__()
+        channels, size = config.n_channels, config.image_size
+        self.backbone = backbone or build_backbone(config.backbone, channels, size)
+        self.register_buffer("mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("std", torch.ones(channels, 1, 1))
+
+    def forward(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        # Distances and losses are computed in fp32, whatever the backbone computes in.
+        return self.backbone((pixels - self.mean) / self.std).float()
+
+    @torch.no_grad()
+    def embed_batches(
+        self, n: int, batches: Iterable[UInt8[Tensor, "_ c h w"]], tick: Tick
+    ) -> Float[Tensor, "n d"]:
+        """Features of n images in eval mode, without augmentation."""
+        features, done, device = torch.empty(0), 0, self.mean.device
+        with eval_mode(self):
+            for batch in batches:
+                pixels = to_float(batch.to(device))
+                with torch.autocast(device.type, torch.bfloat16, half_precision(device)):
+                    part = self(pixels)
+                if done == 0:
+                    # Allocated once: small results kept between the batches' large temporary
+                    # tensors would fragment the memory.
+                    features = part.new_empty((n, part.shape[1]))
+                features[done : done + len(part)] = part
+                done += len(part)
+                tick(len(part))
+        return features
+
+    def set_statistics(self, pool: Pool, max_images: int = 2000) -> None:
+        """Normalize by mean and std of each channel, over evenly spaced images of a pool."""
+        step = -(-len(pool) // max_images)
+        pixels = pool.table.take(pool.rows[::step]).float() / 255
+        mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
+        self.mean, self.std = mean[:, None, None], std[:, None, None]
+
+    @torch.no_grad()
+    def count_features(self, config: ModelConfig) -> int:
+        """d, found by embedding an empty image; raises if the backbone does not give (b, d)."""
+        example = torch.zeros(1, config.n_channels, config.image_size, config.image_size)
+        try:
+            features = self.eval().backbone(example)
+        except Exception as error:  # the caller's own backbone may raise anything
+            reason = textwrap.shorten(str(error) or type(error).__name__, 300).rstrip(".")
+            raise KedgeError(
+                f"The backbone cannot take images of {config.n_channels} channels and "
+                f"{config.image_size} px ({reason})."
+            ) from None
+        self.train()
+        if not isinstance(features, Tensor):
+            kind = type(features).__name__
+            raise KedgeError(f"The backbone gives a {kind}; it must give a tensor of shape (b, d).")
+        if features.ndim != 2:
+            raise KedgeError(f"The backbone gives {features.ndim} dimensions; it must give (b, d).")
+        return int(features.shape[1])
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Switch to eval mode; afterwards every submodule has its previous mode again."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
