@@ -92,6 +92,6 @@ def luminance(pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
     return GREY[0] * red + GREY[1] * green + GREY[2] * blue
 
 
-def plain(images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+def to_float(images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """The image as it is, for everything but training; values in 0…1."""
     return images.to(torch.float32, memory_format=torch.channels_last) / 255

@@ -1,47 +1,42 @@
-"""One picture, as it lies on disk, to pixels. Knows nothing of PyTorch.
+"""One image (a file, its bytes or an array) decoded to uint8 pixels of a given shape.
 
-A picture is encoded (a file, or the bytes of one) or an array of pixels already. Whatever its
-mode, size and orientation, it becomes uint8 of the shape that is asked for.
+Imports neither PyTorch nor the rest of kedge, so that decode workers start quickly.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
 ResizeMode = Literal["crop", "stretch"]
-Picture = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
+RawImage = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-# Types that people have beside those. What else lies there (texts, lists, films) is no picture.
-OTHER_TYPES = frozenset(
-    (
-        *("heic", "heif", "hif", "avif", "jxl", "jxr", "mpo", "ico", "icns", "cur", "tga", "pcx"),
-        *("svg", "svgz", "eps", "psd", "psb", "xcf", "exr", "hdr", "dds", "dcm"),
-        *("raw", "dng", "cr2", "cr3", "crw", "nef", "nrw", "arw", "sr2", "srf", "srw"),
-        *("orf", "rw2", "raf", "pef", "rwl", "3fr", "iiq", "x3f"),
-    )
-)
-NO_IMAGES = frozenset(
-    (
-        *("readme", "license", "licence", "copying", "copyright", "notice", "authors", "changelog"),
-        *("labels", "classes", "makefile", "md5sums", "sha1sums", "sha256sums", "icon\r"),
-    )
-)
-# More is not decoded: some files are made to fill the memory. What is transparent is decoded twice.
+_UNSUPPORTED = """
+    heic heif hif avif jxl jxr mpo ico icns cur tga pcx svg svgz eps psd psb xcf exr hdr dds dcm
+    raw dng cr2 cr3 crw nef nrw arw sr2 srf srw orf rw2 raf pef rwl 3fr iiq x3f
+"""
+_NOT_IMAGES = """
+    readme license licence copying copyright notice authors changelog labels classes makefile
+    md5sums sha1sums sha256sums
+"""
+UNSUPPORTED_TYPES = frozenset(_UNSUPPORTED.split())  # image types that Pillow does not read here
+NOT_IMAGES = frozenset((*_NOT_IMAGES.split(), "icon\r"))  # known files without a suffix
+# Larger images are refused: some files are made to exhaust memory. Transparency needs two copies.
 MOST_PIXELS, MOST_TRANSPARENT = 50_000_000, 25_000_000
-ARRAYS = {2: "L", 3: "RGB"}  # modes, by the number of axes
-BITS = 0x0102  # the TIFF tag that says how many a pixel has
-ORIENTATION = 0x0112  # the EXIF tag in which a camera says how it was turned
-TURNS = {
+ARRAY_MODES = {2: "L", 3: "RGB"}  # Pillow's mode by the number of axes
+BITS_TAG = 0x0102  # TIFF: bits per sample
+ORIENTATION_TAG = 0x0112  # EXIF
+TURNS = {  # by EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -54,111 +49,119 @@ TURNS = {
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What every picture is brought to."""
+    """The size, channels and treatment that every image is decoded to."""
 
-    image_size: int  # px, of both sides
+    image_size: int  # px, both sides
     n_channels: int  # 1 or 3
-    fit: ResizeMode = "crop"  # the centre square, or all of it, straight
+    resize: ResizeMode = "crop"  # "crop": the centre square; "stretch": the whole image
     inverted: bool = False  # dark on white becomes white on dark
+
+    def to_dict(self) -> dict[str, Any]:
+        """As saved in packed files and hashed into their keys, where `resize` is called "fit"."""
+        return {
+            "image_size": self.image_size,
+            "n_channels": self.n_channels,
+            "fit": self.resize,
+            "inverted": self.inverted,
+        }
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What is known of a picture without decoding it."""
+class ImageHeader:
+    """What is known of an image without decoding it."""
 
     width: int
     height: int
     mode: str  # Pillow's name: RGB, L, P, CMYK, I;16 …
-    turned: bool  # by what the camera wrote
+    turned: bool  # the EXIF orientation is not the normal one
 
     @property
     def grey(self) -> bool:
         return self.mode in ("1", "L", "LA", "I", "F") or self.mode.startswith("I;16")
 
 
-def decode(picture: Picture, look: ImageSpec) -> UInt8[np.ndarray, "c h w"]:
-    """Raises whatever Pillow raises where a picture is damaged, or ValueError where it is huge, or
-    where nothing says which of its numbers is white."""
-    side = (look.image_size, look.image_size)
-    with _opened(picture) as image:
-        twice = (2 * look.image_size, 2 * look.image_size)
-        image.draft(None, twice)  # a large JPEG is decoded at a fraction of its size at once
+def decode(raw: RawImage, spec: ImageSpec) -> UInt8[np.ndarray, "c h w"]:
+    """Pixels of one image, upright, resized and converted as the spec says.
+
+    Raises ValueError if the image is too large or its white level is unknown, and whatever Pillow
+    raises if it is damaged.
+    """
+    size = (spec.image_size, spec.image_size)
+    with _open(raw) as image:
+        # A large JPEG is decoded at a fraction of its size, which is faster.
+        image.draft(None, (2 * spec.image_size, 2 * spec.image_size))
         most = MOST_TRANSPARENT if image.has_transparency_data else MOST_PIXELS
         if image.width * image.height > most:
             raise ValueError(f"{image.width}×{image.height} px are too many")
-        plain = _plain(image).convert("RGB" if look.n_channels == 3 else "L")
+        converted = _to_8_bit_opaque(image).convert("RGB" if spec.n_channels == 3 else "L")
         turn = TURNS.get(_orientation(image))
-    if plain.size != side:
-        plain = plain.resize(side, Image.Resampling.BICUBIC, _box(plain, look.fit))
-    if turn is not None:  # of a square, so the small one can be turned as well as the large one
-        plain = plain.transpose(turn)
-    pixels = np.asarray(plain)
-    pixels = 255 - pixels if look.inverted else pixels
+    if converted.size != size:
+        box = _resize_box(converted, spec.resize)
+        converted = converted.resize(size, Image.Resampling.BICUBIC, box)
+    if turn is not None:  # after resizing, since the small square is cheaper to turn
+        converted = converted.transpose(turn)
+    pixels = np.asarray(converted)
+    pixels = 255 - pixels if spec.inverted else pixels
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None]
 
 
-def measure(picture: Picture) -> Measured:
-    """From the header alone."""
-    if isinstance(picture, np.ndarray):
-        return Measured(picture.shape[1], picture.shape[0], ARRAYS[picture.ndim], False)
-    with _opened(picture) as image:
+def read_header(raw: RawImage) -> ImageHeader:
+    if isinstance(raw, np.ndarray):
+        return ImageHeader(raw.shape[1], raw.shape[0], ARRAY_MODES[raw.ndim], False)
+    with _open(raw) as image:
         turned = _orientation(image) in TURNS
-        return Measured(image.width, image.height, image.mode, turned)
+        return ImageHeader(image.width, image.height, image.mode, turned)
 
 
 @contextmanager
-def huge_ones_without_warning() -> Iterator[None]:
-    """Pillow warns of large images; here they are refused, reduced or counted instead."""
+def ignore_size_warnings() -> Iterator[None]:
+    """Silence Pillow's warning about large images, which `decode` refuses by itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
 
 
 def looks_like_image(name: str) -> bool:
-    """By its ending, in capitals or not."""
+    """Whether the file's suffix, in any case, is of a supported type."""
     dot = name.rfind(".")
-    return dot > 0 and name[dot:].lower() in _endings()
+    return dot > 0 and name[dot:].lower() in _suffixes()
 
 
-def looks_like_other_image(name: str) -> bool:
-    """By its ending, one of a type that is not read here. What has no ending may be one, too."""
+def looks_like_unsupported_image(name: str) -> bool:
+    """Whether a file may be an image of an unsupported type: by its suffix, or lack of one."""
     file = name.rpartition("/")[2].lower()
-    stem, _, ending = file.rpartition(".")
+    stem, _, suffix = file.rpartition(".")
     if not stem:
-        return file not in NO_IMAGES
-    return ending in OTHER_TYPES and not looks_like_image(name)
+        return file not in NOT_IMAGES
+    return suffix in UNSUPPORTED_TYPES and not looks_like_image(name)
 
 
-def _endings() -> frozenset[str]:
-    global _known
-    if not _known:
-        registered = Image.registered_extensions().items()
-        _known = frozenset(ending for ending, format in registered if format in FORMATS)
-    return _known
+@functools.cache
+def _suffixes() -> frozenset[str]:
+    registered = Image.registered_extensions().items()
+    return frozenset(suffix for suffix, format in registered if format in FORMATS)
 
 
-_known: frozenset[str] = frozenset()
+def _open(raw: RawImage) -> Image.Image:
+    if isinstance(raw, np.ndarray):
+        return Image.fromarray(np.ascontiguousarray(raw))
+    return Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw, formats=FORMATS)
 
 
-def _opened(picture: Picture) -> Image.Image:
-    if isinstance(picture, np.ndarray):
-        return Image.fromarray(np.ascontiguousarray(picture))
-    source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
-    return Image.open(source, formats=FORMATS)
+def _to_8_bit_opaque(image: Image.Image) -> Image.Image:
+    """Reduce bit depth and transparency, which Pillow's own conversion gets wrong."""
+    if (bits := bit_depth(image)) > 8:
+        return to_8_bits(image, bits)
+    return on_white(image) if image.has_transparency_data else image
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """Without what a plain conversion would get wrong: depth, and transparency."""
-    if (bits := depth(image)) > 8:
-        return in_8_bits(image, bits)
-    return on_paper(image) if image.has_transparency_data else image
+def bit_depth(image: Image.Image) -> int:
+    """Bits per value according to the file. Raises ValueError if the file does not say.
 
-
-def depth(image: Image.Image) -> int:
-    """Bits of a pixel's value, as the file says: never from the values, since then two pictures of
-    a class could not be compared. Raises ValueError where nothing says which value is white."""
+    The depth is never guessed from the values: two images of a class must stay comparable.
+    """
     if image.mode.startswith("I;16"):
-        return int(getattr(image, "tag_v2", {}).get(BITS, (16,))[0])  # some scans have 12
+        return int(getattr(image, "tag_v2", {}).get(BITS_TAG, (16,))[0])  # some scans have 12
     if image.mode == "I" and image.format in ("PNG", "PPM"):
         return 16
     if image.mode in ("I", "F"):
@@ -167,31 +170,31 @@ def depth(image: Image.Image) -> int:
     return 8
 
 
-def in_8_bits(image: Image.Image, bits: int) -> Image.Image:
-    """Scaled; Pillow would clip it."""
+def to_8_bits(image: Image.Image, bits: int) -> Image.Image:
+    """Scale values to 0…255; Pillow would clip them."""
     return Image.fromarray((np.asarray(image) >> (bits - 8)).clip(0, 255).astype(np.uint8))
 
 
-def on_paper(image: Image.Image) -> Image.Image:
-    """What shows through is white."""
+def on_white(image: Image.Image) -> Image.Image:
+    """Paste a transparent image on a white background."""
     layer = image if image.mode == "RGBA" else image.convert("RGBA")
-    paper = Image.new("RGB", layer.size, "white")
-    paper.paste(layer, mask=layer.getchannel("A"))
-    return paper
+    background = Image.new("RGB", layer.size, "white")
+    background.paste(layer, mask=layer.getchannel("A"))
+    return background
 
 
 def _orientation(image: Image.Image) -> int:
     try:
-        return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # the picture may be fine where what the camera wrote of it is not
+        return int(image.getexif().get(ORIENTATION_TAG, 1))
+    except Exception:  # damaged EXIF data need not mean a damaged image
         return 1
 
 
-def _box(image: Image.Image, fit: str) -> tuple[float, float, float, float]:
-    """The part of an image that is kept."""
-    wide, high = image.size
-    if fit == "stretch":
-        return 0.0, 0.0, float(wide), float(high)
-    side = min(wide, high)
-    left, top = (wide - side) / 2, (high - side) / 2
+def _resize_box(image: Image.Image, resize: ResizeMode) -> tuple[float, float, float, float]:
+    """The part of an image that is resized to the target: left, top, right, bottom."""
+    width, height = image.size
+    if resize == "stretch":
+        return 0.0, 0.0, float(width), float(height)
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side

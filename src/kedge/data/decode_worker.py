@@ -1,8 +1,7 @@
-"""Decoding in processes of its own: Pillow holds Python's lock while it decodes a small image.
+"""A process that decodes images, since Pillow holds Python's lock while it decodes small ones.
 
-A worker is a fresh interpreter that knows Pillow and NumPy alone. It takes pictures and gives
-pixels back over pipes, may not take more than a few gigabytes, and where a picture makes it crash
-only that picture is lost.
+The worker is a fresh interpreter without PyTorch. It receives images and returns pixels over pipes,
+its memory is limited, and if an image makes it crash, only that image is lost.
 """
 
 from __future__ import annotations
@@ -17,61 +16,56 @@ from contextlib import suppress
 
 import numpy as np
 
-from kedge.data.decode import (
-    ImageSpec,
-    Picture,
-    decode,
-    huge_ones_without_warning,
-)
+from kedge.data.decode import ImageSpec, RawImage, decode, ignore_size_warnings
 
 DAMAGED = "no image, or damaged"
 CRASHED = "it makes the decoder crash"
-MOST_MEMORY = 3 << 30  # bytes of one worker's addresses
+MOST_MEMORY = 3 << 30  # bytes of address space of one worker
 READY = b"ready"
 START = "from kedge.data.decode_worker import serve; serve()"
 
-Answers = list[np.ndarray | str]  # pixels, or why there are none
+DecodeResults = list[np.ndarray | str]  # per image: its pixels, or why it could not be decoded
 
 
-def decode_each(pictures: Sequence[Picture], look: ImageSpec) -> Answers:
-    """In this process, one after the other."""
-    return [_decoded(picture, look) for picture in pictures]
+def decode_each(images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
+    """Decode images one by one in this process."""
+    return [_decode_or_reason(image, spec) for image in images]
 
 
-def _decoded(picture: Picture, look: ImageSpec) -> np.ndarray | str:
+def _decode_or_reason(image: RawImage, spec: ImageSpec) -> np.ndarray | str:
     try:
-        return decode(picture, look)
-    except Exception as error:  # a damaged file makes Pillow's decoders raise anything
-        # Our own reasons are short; those of libraries are of use to nobody.
+        return decode(image, spec)
+    except Exception as error:  # Pillow's decoders raise anything on damaged files
+        # Messages of our own are short; those of libraries do not help users.
         return str(error) if isinstance(error, ValueError) and len(str(error)) < 60 else DAMAGED
 
 
-class Worker:
-    """One process. Not to be used by two threads at a time."""
+class DecodeWorker:
+    """Handle of one worker process; not safe for use by two threads at a time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False  # whether a process has ever answered
-        self._useless = False  # none can be started here: all is done in this process
+        self._ever_ready = False
+        self._cannot_start = False  # then images are decoded in this process
 
-    def __call__(self, pictures: Sequence[Picture], look: ImageSpec) -> Answers:
-        if self._useless:
-            return decode_each(pictures, look)
+    def __call__(self, images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
+        if self._cannot_start:
+            return decode_each(images, spec)
         try:
-            return self._asked(pictures, look)
+            return self._request(images, spec)
         except (OSError, EOFError, pickle.UnpicklingError):
             self.close()
-        if not self._ready:  # it is not the pictures
-            self._useless = True
-            return decode_each(pictures, look)
-        if len(pictures) == 1:
+        if not self._ever_ready:  # the images are not the reason
+            self._cannot_start = True
+            return decode_each(images, spec)
+        if len(images) == 1:
             return [CRASHED]
-        return [answer for picture in pictures for answer in self([picture], look)]
+        return [result for image in images for result in self([image], spec)]
 
-    def _asked(self, pictures: Sequence[Picture], look: ImageSpec) -> Answers:
+    def _request(self, images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
         if self._process is None:
             self._process = subprocess.Popen(
-                # -P: no module is looked for in the current folder, which may be the data's.
+                # -P: do not import modules from the current folder, which may be the data's.
                 [sys.executable, "-P", "-c", START],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -80,36 +74,36 @@ class Worker:
             assert self._process.stdout is not None
             if self._process.stdout.read(len(READY)) != READY:
                 raise EOFError
-            self._ready = True
-        to, back = self._process.stdin, self._process.stdout
-        assert to is not None
-        assert back is not None
-        pickle.dump((list(pictures), look), to, pickle.HIGHEST_PROTOCOL)
-        to.flush()
-        return pickle.load(back)  # of our own process
+            self._ever_ready = True
+        requests, results = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert results is not None
+        pickle.dump((list(images), spec), requests, pickle.HIGHEST_PROTOCOL)
+        requests.flush()
+        return pickle.load(results)  # safe: written by our own process
 
     def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            # Closes the pipes and waits. What was still to be written has nowhere to go.
+            # Closes the pipes and waits; unwritten requests raise BrokenPipeError.
             with suppress(BrokenPipeError), process:
                 pass
 
 
 def serve() -> None:
-    """What a worker does until its pipe is closed, be it by the death of whoever started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it says when it ends
+    """The worker's main loop; ends when its input is closed, also by the death of its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    given, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a decoder prints must not get among the answers
-    with huge_ones_without_warning(), suppress(EOFError, BrokenPipeError):
-        answers.write(READY)
-        answers.flush()
+    requests, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # anything that a decoder prints must not mix with the results
+    with ignore_size_warnings(), suppress(EOFError, BrokenPipeError):
+        results.write(READY)
+        results.flush()
         while True:
-            pictures, look = pickle.load(given)
-            pickle.dump(decode_each(pictures, look), answers, pickle.HIGHEST_PROTOCOL)
-            answers.flush()
+            images, spec = pickle.load(requests)
+            pickle.dump(decode_each(images, spec), results, pickle.HIGHEST_PROTOCOL)
+            results.flush()

@@ -26,7 +26,7 @@ def _facts() -> dict[str, Any]:
     return facts
 
 
-def domains() -> dict[str, tuple[str, ...]]:
+def drawing_domains() -> dict[str, tuple[str, ...]]:
     """The classes in two parts, natural and man-made things; drawings.json states the rule."""
     natural = frozenset(_facts()["natural"])
     classes = _facts()["classes"]

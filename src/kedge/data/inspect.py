@@ -1,43 +1,34 @@
-"""What `kedge data inspect` says of images: how many of what, and what is wrong with them."""
+"""What `kedge data inspect` reports: counts, sizes, split, and problems of images."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kedge.data.decode import (
-    ImageSpec,
-    Measured,
-    Picture,
-    measure,
-)
+from kedge.data.decode import ImageHeader, ImageSpec, RawImage, read_header
 from kedge.data.decode_worker import DAMAGED, decode_each
-from kedge.data.index import ImageIndex, spread
-from kedge.data.pack import Packing, twins_remark
-from kedge.data.parallel_decode import (
-    Batch,
-    batches,
-    in_parallel,
-    suited,
-)
+from kedge.data.duplicates import DuplicateCounter
+from kedge.data.index import ImageIndex, evenly_spaced
+from kedge.data.pack import PackJob
+from kedge.data.parallel_decode import RawBatch, batches, infer_spec, map_batches
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.utils import progress
-from kedge.utils.text import counted
+from kedge.utils.text import pluralize
 
-MOST = 10_000  # images are decoded unless all shall be
-ENOUGH = 20  # images of a class: 5 shots and 15 queries
+MOST_DECODED = 10_000  # images, unless all are asked for
+ENOUGH_IMAGES = 20  # of a class: 5 shots and 15 queries
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of the split that images come with."""
+class PartSummary:
+    """One part of the data set's own split."""
 
     name: str
     n_images: int
@@ -47,114 +38,124 @@ class Part:
 
 @dataclass(frozen=True)
 class Inspection:
+    """The report on a data set or a packed file."""
+
     path: str
     form: str
     n_images: int
     n_classes: int
-    least: int  # images of a class that can be read
+    least: int  # readable images of the smallest class
     median: float
     most: int
     smallest_class: str
     largest_class: str
-    sizes: dict[str, int]  # "64×64" → how many of those that were looked at
-    modes: dict[str, int]  # Pillow's names
-    look: ImageSpec  # to which they would be brought, or were
+    sizes: dict[str, int]  # "64×64" → number of examined images
+    modes: dict[str, int]  # Pillow's mode → number of examined images
+    spec: ImageSpec  # to which images were or would be decoded
     n_bytes: int  # packed
-    n_seen: int  # images that were decoded
-    parts: tuple[Part, ...] = ()
-    remarks: tuple[str, ...] = field(default=())  # what is wrong
+    n_seen: int  # examined images
+    parts: tuple[PartSummary, ...] = ()
+    remarks: tuple[str, ...] = ()  # problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """As printed in JSON, where the spec is called "look"."""
+        fields = asdict(self) | {"spec": self.spec.to_dict()}
+        return {"look" if name == "spec" else name: value for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
-class _Seen:
-    measured: Measured | None
-    mark: bytes
-    wrong: str = ""  # why it cannot be read
+class _Examined:
+    """One image after decoding."""
+
+    header: ImageHeader | None
+    digest: bytes  # of the undecoded image
+    problem: str = ""  # why it cannot be read
 
 
-def inspect_index(catalogue: ImageIndex, everything: bool = False) -> Inspection:
-    """Decode some of the images, or all, and say what is there."""
-    look = suited(catalogue)
-    numbers = spread(len(catalogue), len(catalogue) if everything else MOST)
-    seen = _look_at(catalogue, numbers, look)
-    known = [each.measured for each in seen if each.measured is not None]
-    bad = [number for number, each in zip(numbers, seen, strict=True) if each.wrong]
-    # Of the images that can be read, as far as they were looked at: the others cannot be used.
-    counts = catalogue.counts - np.bincount(catalogue.labels[bad], minlength=len(catalogue.classes))
-    parts = _parts(catalogue)
+def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
+    """Decode some of the images, or all, and report on them."""
+    spec = infer_spec(index)
+    numbers = evenly_spaced(len(index), len(index) if everything else MOST_DECODED)
+    examined = _examine(index, numbers, spec)
+    headers = [each.header for each in examined if each.header is not None]
+    bad = [number for number, each in zip(numbers, examined, strict=True) if each.problem]
+    # Images that are known to be unreadable do not count.
+    counts = index.counts - np.bincount(index.labels[bad], minlength=len(index.classes))
+    parts = _summarize_parts(index)
     return Inspection(
-        str(catalogue.path),
-        catalogue.form,
-        len(catalogue),
-        len(catalogue.classes),
-        *_spread_of(counts, catalogue.classes),
-        sizes=_counted(f"{each.width}×{each.height}" for each in known),
-        modes=_counted(each.mode for each in known),
-        look=look,
-        n_bytes=Packing(catalogue, look).n_bytes,
-        n_seen=len(seen),
+        str(index.path),
+        index.form,
+        len(index),
+        len(index.classes),
+        *_count_range(counts, index.classes),
+        sizes=_frequencies(f"{header.width}×{header.height}" for header in headers),
+        modes=_frequencies(header.mode for header in headers),
+        spec=spec,
+        n_bytes=PackJob(index, spec).n_bytes,
+        n_seen=len(examined),
         parts=parts,
         remarks=(
-            *catalogue.noticed,
-            *_of_parts(parts),
-            *_of_counts(counts, catalogue.classes),
-            *_of_images(catalogue, numbers, seen),
+            *index.all_remarks,
+            *_part_remarks(parts),
+            *_count_remarks(counts, index.classes),
+            *_image_remarks(index, numbers, examined),
         ),
     )
 
 
-def inspect_table(table: ImageTable, about: dict[str, Any], n_bytes: int) -> Inspection:
-    """Of images that are packed: what was wrong with them, and whether they are still whole."""
-    _, channels, high, wide = table.images.shape
-    whole = table.pixel_fingerprint() == table.fingerprint
-    changed = "the checksum does not fit: the file was changed or damaged, pack it again"
-    counts, remarks = table.counts.numpy(), about.get("remarks")
+def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> Inspection:
+    """Report on packed images: remarks made when packing, and whether the file is unchanged."""
+    _, n_channels, height, width = table.images.shape
+    intact = table.pixel_fingerprint() == table.fingerprint
+    damaged = "the checksum does not match: the file was changed or damaged, pack it again"
+    counts, remarks = table.counts.numpy(), metadata.get("remarks")
     return Inspection(
         table.source,
-        f"packed images of {about['source']}" if "source" in about else "packed images",
+        f"packed images of {metadata['source']}" if "source" in metadata else "packed images",
         len(table),
         len(table.classes),
-        *_spread_of(counts, table.classes),
-        sizes={f"{wide}×{high}": len(table)},
-        modes={"RGB" if channels == 3 else "L": len(table)},
-        look=ImageSpec(high, channels, table.fit, table.inverted),
+        *_count_range(counts, table.classes),
+        sizes={f"{width}×{height}": len(table)},
+        modes={"RGB" if n_channels == 3 else "L": len(table)},
+        spec=ImageSpec(height, n_channels, table.resize, table.inverted),
         n_bytes=n_bytes,
         n_seen=len(table),
-        parts=_parts(table),
+        parts=_summarize_parts(table),
         remarks=(
-            *(() if whole else (changed,)),
+            *(() if intact else (damaged,)),
             *(map(str, remarks) if isinstance(remarks, list) else ()),
-            *_of_counts(counts, table.classes),
+            *_count_remarks(counts, table.classes),
         ),
     )
 
 
-def _look_at(catalogue: ImageIndex, numbers: list[int], look: ImageSpec) -> list[_Seen]:
-    def some(batch: Batch) -> list[_Seen]:
-        return [_one(picture, look) for picture in batch.pictures]
+def _examine(index: ImageIndex, numbers: list[int], spec: ImageSpec) -> list[_Examined]:
+    def examine_batch(batch: RawBatch) -> list[_Examined]:
+        return [_examine_one(image, spec) for image in batch.images]
 
-    seen: list[_Seen] = []
-    with progress.task("looking at images", len(numbers)) as tick:
-        for batch in in_parallel(some, batches(catalogue.pictures, numbers)):
-            seen += batch
+    examined: list[_Examined] = []
+    with progress.task("examining images", len(numbers)) as tick:
+        for batch in map_batches(examine_batch, batches(index.images, numbers)):
+            examined += batch
             tick(len(batch))
-    return seen
+    return examined
 
 
-def _one(picture: Picture, look: ImageSpec) -> _Seen:
+def _examine_one(image: RawImage, spec: ImageSpec) -> _Examined:
     try:
-        if isinstance(picture, Path):
-            picture = picture.read_bytes()
-        content = picture if isinstance(picture, bytes) else np.ascontiguousarray(picture).data
-        mark = hashlib.blake2b(content, digest_size=16).digest()
-        measured = measure(picture)
-    except Exception:  # a damaged file makes Pillow's decoders raise anything
-        return _Seen(None, b"", DAMAGED)
-    (answer,) = decode_each([picture], look)
-    return _Seen(measured, mark, answer if isinstance(answer, str) else "")
+        if isinstance(image, Path):
+            image = image.read_bytes()
+        content = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
+        digest = hashlib.blake2b(content, digest_size=16).digest()
+        header = read_header(image)
+    except Exception:  # Pillow's decoders raise anything on damaged files
+        return _Examined(None, b"", DAMAGED)
+    (result,) = decode_each([image], spec)
+    return _Examined(header, digest, result if isinstance(result, str) else "")
 
 
-def _spread_of(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
+def _count_range(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
+    """Least, median and most images of a class; the smallest and the largest class."""
     if len(counts) == 0:
         raise KedgeError("There is no class here.")
     low, high = int(counts.argmin()), int(counts.argmax())
@@ -162,83 +163,69 @@ def _spread_of(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float
     return int(counts[low]), median, int(counts[high]), classes[low], classes[high]
 
 
-def _parts(images: ImageIndex | ImageTable) -> tuple[Part, ...]:
+def _summarize_parts(images: ImageIndex | ImageTable) -> tuple[PartSummary, ...]:
     labels, part = np.asarray(images.labels), np.asarray(images.part)
-    found: list[Part] = []
-    before: set[int] = set()
+    summaries: list[PartSummary] = []
+    earlier: set[int] = set()
     for i, name in enumerate(images.parts):
-        of_part = labels[part == i]
-        there = set(np.unique(of_part).tolist())
-        found.append(Part(name, len(of_part), len(there), len(there & before)))
-        before |= there
-    return tuple(found)
+        part_labels = labels[part == i]
+        own = set(np.unique(part_labels).tolist())
+        summaries.append(PartSummary(name, len(part_labels), len(own), len(own & earlier)))
+        earlier |= own
+    return tuple(summaries)
 
 
-def _counted(values: Iterable[str]) -> dict[str, int]:
+def _frequencies(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _of_parts(parts: tuple[Part, ...]) -> list[str]:
-    # Further parts (Gidaris' held-out images) are of the training classes on purpose.
+def _part_remarks(parts: tuple[PartSummary, ...]) -> list[str]:
+    # Further parts (Gidaris' held-out images) share the training classes on purpose.
     shared = [part for part in parts if part.n_shared and part.name in ("train", "val", "test")]
     return [
-        f"{part.n_shared} of the {counted(part.n_classes, 'class', 'classes')} of {part.name} "
-        f"{'is' if part.n_shared == 1 else 'are'} in an earlier part too: this split is by image "
-        "and not by class, so it cannot test on unseen classes; the protocols of kedge put the "
-        "parts together and split by class"
+        f"{part.n_shared} of the {pluralize(part.n_classes, 'class', 'classes')} of {part.name} "
+        f"{'is' if part.n_shared == 1 else 'are'} in an earlier part too: the split is by image, "
+        "so it cannot test on unseen classes; kedge's protocols join the parts and split by class"
         for part in shared
     ]
 
 
-def _of_counts(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
-    few = np.flatnonzero(counts < ENOUGH)
+def _count_remarks(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
+    few = np.flatnonzero(counts < ENOUGH_IMAGES)
     if len(few) == 0:
         return []
     fewest = few[counts[few].argmin()]
     return [
-        f"{counted(len(few), 'class has', 'classes have')} fewer than {ENOUGH} images, which "
-        f"5 shots and 15 queries need; the fewest has '{classes[fewest]}' ({counts[fewest]}): "
-        "'kedge train' makes do with fewer, to 'kedge bench' give --n-shot or --n-query"
+        f"{pluralize(len(few), 'class has', 'classes have')} fewer than the {ENOUGH_IMAGES} images "
+        f"that 5 shots and 15 queries need, the smallest is '{classes[fewest]}' "
+        f"({counts[fewest]}): 'kedge train' adapts to it, 'kedge bench' needs --n-shot or --n-query"
     ]
 
 
-def _of_images(catalogue: ImageIndex, numbers: list[int], seen: list[_Seen]) -> list[str]:
+def _image_remarks(index: ImageIndex, numbers: list[int], examined: list[_Examined]) -> list[str]:
     remarks = []
-    bad = [(i, each.wrong) for i, each in zip(numbers, seen, strict=True) if each.wrong]
+    bad = [(i, each.problem) for i, each in zip(numbers, examined, strict=True) if each.problem]
     if bad:
-        first, wrong = bad[0]
+        first, problem = bad[0]
+        images = pluralize(len(examined), "image")
         remarks.append(
-            f"{len(bad)} of {counted(len(seen), 'image')} cannot be read and will be left out, the "
-            f"first is {catalogue.pictures.name(first)} ({wrong})"
+            f"{len(bad)} of {images} cannot be read and will be left out, the first is "
+            f"{index.images.name(first)} ({problem})"
         )
-    twins = Counter(
-        int(catalogue.labels[number])
-        for number, first in zip(numbers, _is_first(catalogue, numbers, seen), strict=True)
-        if not first
-    )
-    if twins:
-        label, _ = twins.most_common(1)[0]
-        remarks.append(twins_remark(twins.total(), len(twins), catalogue.classes[label]))
-    known = [each.measured for each in seen if each.measured is not None]
-    modes = _counted(each.mode for each in known)
+    duplicates = DuplicateCounter()
+    for i in np.argsort(index.labels[numbers], kind="stable"):
+        if examined[i].digest:
+            duplicates.add(int(index.labels[numbers[i]]), examined[i].digest)
+    remarks += duplicates.remarks(index.classes)
+    headers = [each.header for each in examined if each.header is not None]
+    modes = _frequencies(header.mode for header in headers)
     if len(modes) > 1:
         listed = ", ".join(f"{n} {mode}" for mode, n in modes.items())
-        remarks.append(f"images of several modes ({listed}): all are brought to the same")
-    turned = sum(each.turned for each in known)
-    if turned:
+        remarks.append(f"images of several modes ({listed}): all are converted to one")
+    if turned := sum(header.turned for header in headers):
+        photographs = pluralize(turned, "photograph was", "photographs were")
         remarks.append(
-            f"{counted(turned, 'photograph was', 'photographs were')} taken with a turned camera: "
-            f"{'it is' if turned == 1 else 'they are'} set upright"
+            f"{photographs} taken with a turned camera: {'it is' if turned == 1 else 'they are'} "
+            "turned upright"
         )
     return remarks
-
-
-def _is_first(catalogue: ImageIndex, numbers: list[int], seen: list[_Seen]) -> list[bool]:
-    """Whether no image of the same class before has the same content."""
-    known: set[tuple[int, bytes]] = set()
-    first = []
-    for number, each in zip(numbers, seen, strict=True):
-        key = (int(catalogue.labels[number]), each.mark)
-        first.append(not each.mark or key not in known)
-        known.add(key)
-    return first

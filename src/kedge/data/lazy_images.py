@@ -1,7 +1,7 @@
-"""Images that stay in their file: rows of pixels are read when they are asked for.
+"""Images that stay in their file and are read when they are indexed.
 
-The file is read and never mapped. Of a mapped file every page that was once touched counts as
-memory of this process, and training touches all of them in an hour.
+The file is read with `preadv`, not memory-mapped: every page of a mapped file that was once touched
+counts as memory of this process, and training touches all of them within an hour.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from torch import Tensor
 
 from kedge.errors import KedgeError
 
-AHEAD = 128  # runs of rows that the system is told of before the first of them is read
+READAHEAD = 128  # runs of rows that are announced to the system before the first of them is read
 
 
 class OpenFile:
-    """A file that is open for reading until nobody needs it, whatever happens to its name.
+    """A file that stays open for reading as long as it is referenced, even if it is deleted.
 
     Reads have no position, so threads and forked processes can share it.
     """
 
     def __init__(self, path: Path) -> None:
-        # Without O_NONBLOCK a named pipe would wait for somebody to write into it.
-        self.path, self._number = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # At the end of the process the system closes it, when no thread reads any more.
-        weakref.finalize(self, os.close, self._number).atexit = False
-        status = os.fstat(self._number)
+        # Without O_NONBLOCK opening a named pipe would wait for a writer.
+        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        # At exit the system closes it; a thread may still read.
+        weakref.finalize(self, os.close, self._fd).atexit = False
+        status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no file")
         self.size = status.st_size  # when it was opened
@@ -47,35 +47,35 @@ class OpenFile:
             "packed images there."
         )
 
-    def fill(self, buffer: memoryview, at: int) -> None:
-        """Read as many bytes as the buffer takes."""
+    def fill(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer with bytes of the file from an offset."""
         try:
             while buffer:
-                n = os.preadv(self._number, [buffer], at)
+                n = os.preadv(self._fd, [buffer], offset)
                 if n == 0:
                     raise KedgeError(
                         f"{self.path}: the file has become shorter since it was opened; pack the "
                         "images again."
                     )
-                buffer, at = buffer[n:], at + n
+                buffer, offset = buffer[n:], offset + n
         except OSError as error:
             raise KedgeError(f"{self.path}: could not be read ({error.strerror}).") from error
 
-    def read(self, n: int, at: int) -> bytearray:
+    def read(self, n: int, offset: int) -> bytearray:
         content = bytearray(n)
-        self.fill(memoryview(content), at)
+        self.fill(memoryview(content), offset)
         return content
 
-    def announce(self, n: int, at: int) -> None:
-        """Let the system fetch bytes from the disk while others are read."""
-        with suppress(AttributeError, OSError):  # macOS has none, nor have some file systems
-            os.posix_fadvise(self._number, at, n, os.POSIX_FADV_WILLNEED)
+    def prefetch(self, n: int, offset: int) -> None:
+        """Tell the system that these bytes will be read soon."""
+        with suppress(AttributeError, OSError):  # missing on macOS and some file systems
+            os.posix_fadvise(self._fd, offset, n, os.POSIX_FADV_WILLNEED)
 
 
 class LazyImages:
-    """Some of the images in a file, to be indexed as a tensor would be.
+    """Some images of a file, indexed like a uint8 tensor N×C×H×W. Each access returns a copy.
 
-    Whatever is asked for is a new tensor. There is no way from here to the other images.
+    Images of the file that are not among them cannot be reached from here.
     """
 
     dtype = torch.uint8
@@ -84,17 +84,17 @@ class LazyImages:
     def __init__(
         self,
         file: OpenFile,
-        at: int,
-        image: tuple[int, ...],
+        offset: int,
+        image_shape: tuple[int, ...],
         numbers: Int64[np.ndarray, " n"],
         checksum: str = "",
     ) -> None:
-        """`at` is where row 0 begins, `image` is C×H×W, `numbers` are those of the rows."""
-        self._file, self._at, self._numbers, self._checksum = file, at, numbers, checksum
-        self.shape = torch.Size((len(numbers), *image))
+        """`offset` is where image 0 of the file begins; `numbers` are the images to show."""
+        self._file, self._offset, self._numbers, self._checksum = file, offset, numbers, checksum
+        self.shape = torch.Size((len(numbers), *image_shape))
 
     def __repr__(self) -> str:
-        return f"FileRows({'×'.join(map(str, self.shape))}, {str(self._file.path)!r})"
+        return f"LazyImages({'×'.join(map(str, self.shape))}, {str(self._file.path)!r})"
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -103,49 +103,49 @@ class LazyImages:
         return math.prod(self.shape)
 
     def __getitem__(
-        self, places: int | slice | Int64[Tensor, "*places"] | Bool[Tensor, " n"]
-    ) -> UInt8[Tensor, "*places c h w"]:
-        """In any order, and as often as they are named."""
-        chosen = np.asarray(self._numbers[_for_numpy(places)])
-        pixels = torch.empty((*chosen.shape, *self.shape[1:]), dtype=torch.uint8)
-        self._read(chosen.ravel(), pixels.view(-1).numpy().data)
+        self, rows: int | slice | Int64[Tensor, "*rows"] | Bool[Tensor, " n"]
+    ) -> UInt8[Tensor, "*rows c h w"]:
+        """Rows may come in any order and more than once."""
+        numbers = np.asarray(self._numbers[_numpy_index(rows)])
+        pixels = torch.empty((*numbers.shape, *self.shape[1:]), dtype=torch.uint8)
+        self._read(numbers.ravel(), pixels.view(-1).numpy().data)
         return pixels
 
     def __iter__(self) -> Iterator[UInt8[Tensor, "c h w"]]:
         return (self[i] for i in range(len(self)))
 
     def split(self, n: int) -> Iterator[UInt8[Tensor, "_ c h w"]]:
-        """All of them, n at a time; an empty part if there are none, as of a tensor."""
+        """All images, n at a time; one empty batch if there are none, as of a tensor."""
         return (self[first : first + n] for first in range(0, max(1, len(self)), n))
 
-    def rows(self, places: Int64[Tensor, " rows"]) -> LazyImages:
-        """Some of these images and no other; no pixel is read."""
-        chosen = self._numbers[_for_numpy(places)]
-        return LazyImages(self._file, self._at, self.shape[1:], chosen, self._checksum)
+    def subset(self, rows: Int64[Tensor, " rows"]) -> LazyImages:
+        """Only these images; no pixel is read."""
+        numbers = self._numbers[_numpy_index(rows)]
+        return LazyImages(self._file, self._offset, self.shape[1:], numbers, self._checksum)
 
     @property
     def origin(self) -> tuple[str, bytes]:
-        """The checksum of the file, if it has one, and which of its rows these are."""
+        """The checksum of the file, or "", and the numbers of these images in it."""
         return self._checksum, self._numbers.tobytes()
 
     def _read(self, numbers: Int64[np.ndarray, " n"], buffer: memoryview) -> None:
-        """Neighbours in one call."""
-        step = math.prod(self.shape[1:])
+        """Images with consecutive numbers are read in one call."""
+        size = math.prod(self.shape[1:])
         first = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
-        places = (self._at + numbers[first] * step).tolist()
-        bounds = [*(first * step).tolist(), len(buffer)]
-        runs = list(zip(places, bounds, bounds[1:], strict=False))
-        for some in (runs[i : i + AHEAD] for i in range(0, len(runs), AHEAD)):
-            if len(some) > 1:
-                for at, start, end in some:
-                    self._file.announce(end - start, at)
-            for at, start, end in some:
-                self._file.fill(buffer[start:end], at)
+        offsets = (self._offset + numbers[first] * size).tolist()
+        bounds = [*(first * size).tolist(), len(buffer)]
+        runs = list(zip(offsets, bounds, bounds[1:], strict=False))
+        for group in (runs[i : i + READAHEAD] for i in range(0, len(runs), READAHEAD)):
+            if len(group) > 1:
+                for offset, start, end in group:
+                    self._file.prefetch(end - start, offset)
+            for offset, start, end in group:
+                self._file.fill(buffer[start:end], offset)
 
 
-def _for_numpy(places: int | slice | Tensor) -> int | slice | np.ndarray:
-    if not isinstance(places, Tensor):
-        return places
-    if places.dtype not in (torch.int64, torch.bool):
-        raise TypeError(f"rows are int64 or a mask, not {places.dtype}")
-    return places.numpy()
+def _numpy_index(rows: int | slice | Tensor) -> int | slice | np.ndarray:
+    if not isinstance(rows, Tensor):
+        return rows
+    if rows.dtype not in (torch.int64, torch.bool):
+        raise TypeError(f"rows are int64 or a mask, not {rows.dtype}")
+    return rows.numpy()

@@ -1,6 +1,6 @@
-"""The packed image file as bytes: a safetensors file whose pixels are not loaded.
+"""The packed image file: safetensors whose pixels are read and written in blocks.
 
-safetensors itself can only map all of a file or load it, and only save what is in memory.
+The safetensors library can only map or load a whole file, and only save what is in memory.
 """
 
 from __future__ import annotations
@@ -20,40 +20,42 @@ from torch import Tensor
 
 from kedge.data.lazy_images import LazyImages, OpenFile
 from kedge.errors import KedgeError
-from kedge.utils.atomic_io import as_text, write_atomically
+from kedge.utils.atomic_io import to_json, write_atomically
 
-LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
-BLOCK = 1 << 23  # bytes of pixels that are read at a time
-KINDS = {"U8": torch.uint8, "I64": torch.int64}
+PACKED_FORMAT = "kedge-images-1"
+LONGEST_PACKED_HEADER = 100_000_000  # bytes, the limit of safetensors
+BLOCK_BYTES = 1 << 23  # pixels that are read, moved or hashed at a time
+DTYPES = {"U8": torch.uint8, "I64": torch.int64}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One tensor of the file."""
+class TensorEntry:
+    """A tensor of the file, as its header describes it."""
 
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
     start: int  # in the file
     end: int
 
-    def holds(self, kind: str) -> bool:
-        size = math.prod(self.shape) * KINDS[kind].itemsize
-        return self.kind == kind and self.end - self.start == size
+    def holds(self, dtype: str) -> bool:
+        n_bytes = math.prod(self.shape) * DTYPES[dtype].itemsize
+        return self.dtype == dtype and self.end - self.start == n_bytes
 
 
 class PackedFile:
-    """What a packed file says of itself; pixels and labels are still to be read."""
+    """An open packed file whose header has been read; `metadata` is what kedge wrote there."""
 
     def __init__(self, path: Path) -> None:
         try:
             self.file = OpenFile(path)
-            self.about, self.entries = _header(self.file)
+            self.metadata, self.entries = _read_header(self.file)
         except FileNotFoundError:
             raise KedgeError(f"{path}: there is no packed image file here.") from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise KedgeError(f"{path}: not a packed image file, or damaged ({reason}).") from None
-        if not isinstance(self.about, dict):
+        if not isinstance(self.metadata, dict):
             raise KedgeError(f"{path}: not a packed image file that kedge wrote.")
 
     def images(self, checksum: str) -> LazyImages:
@@ -62,19 +64,19 @@ class PackedFile:
             raise KedgeError(f"{self.file.path}: images must be uint8 of shape N×C×H×W.")
         if entry.start == entry.end:
             raise KedgeError(f"{self.file.path}: this packed image file holds no image.")
-        n, *image = entry.shape
+        n, *image_shape = entry.shape
         numbers = np.arange(n, dtype=np.int64)
-        return LazyImages(self.file, entry.start, tuple(image), numbers, checksum)
+        return LazyImages(self.file, entry.start, tuple(image_shape), numbers, checksum)
 
-    def vector(self, name: str, kind: str, n: int) -> Tensor:
-        """A tensor of so many numbers of a kind."""
+    def vector(self, name: str, dtype: str, n: int) -> Tensor:
+        """A tensor that must have n elements of this type."""
         entry = self._entry(name)
-        if entry.shape != (n,) or not entry.holds(kind):
-            raise KedgeError(f"{self.file.path}: there must be one {kind} of '{name}' per image.")
+        if entry.shape != (n,) or not entry.holds(dtype):
+            raise KedgeError(f"{self.file.path}: there must be one {dtype} of '{name}' per image.")
         content = self.file.read(entry.end - entry.start, entry.start)
-        return torch.frombuffer(content, dtype=KINDS[kind])
+        return torch.frombuffer(content, dtype=DTYPES[dtype])
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> TensorEntry:
         try:
             return self.entries[name]
         except KeyError:
@@ -82,37 +84,41 @@ class PackedFile:
 
 
 def write_packed(
-    path: Path, tensors: Mapping[str, Tensor], images: Tensor | LazyImages, about: dict[str, Any]
+    path: Path, tensors: Mapping[str, Tensor], images: Tensor | LazyImages, metadata: dict[str, Any]
 ) -> None:
-    """Byte for byte the file that safetensors would write, but pixels pass by block by block."""
-    kinds = {dtype: kind for kind, dtype in KINDS.items()}
-    everything: dict[str, Tensor | LazyImages] = {**tensors, "images": images}
-    entries: dict[str, Any] = {"__metadata__": {"kedge": as_text(about)}}
-    at, order = 0, sorted(everything, key=lambda k: (-everything[k].dtype.itemsize, k))
-    for name in order:
-        some = everything[name]
-        end = at + some.numel() * some.dtype.itemsize
-        shape = list(some.shape)
-        entries[name] = {"dtype": kinds[some.dtype], "shape": shape, "data_offsets": [at, end]}
-        at = end
-    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    """Write, block by block, the same bytes that the safetensors library would write."""
+    values: dict[str, Tensor | LazyImages] = {**tensors, "images": images}
+    order = sorted(values, key=lambda name: (-values[name].dtype.itemsize, name))
+    layout = {name: (DTYPE_NAMES[values[name].dtype], values[name].shape) for name in order}
+    content = {"__metadata__": {"kedge": to_json(metadata)}, **header_entries(layout)}
+    header = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     header = header.ljust(-(-len(header) // 8) * 8)
 
     def write(part: Path) -> None:
         with open(part, "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for name in order:
-                for block in blocks(everything[name]):
+                for block in blocks(values[name]):
                     file.write(block)
 
     write_atomically(path, write)
 
 
+def header_entries(layout: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str, Any]:
+    """The safetensors header of tensors (name → dtype and shape) that follow one another."""
+    entries, start = {}, 0
+    for name, (dtype, shape) in layout.items():
+        end = start + math.prod(shape) * DTYPES[dtype].itemsize
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    return entries
+
+
 def blocks(values: Tensor | LazyImages) -> Iterable[memoryview]:
     """The bytes of a tensor or of images in a file, some rows at a time."""
-    row = math.prod(values.shape[1:]) * values.dtype.itemsize
-    for some in values.split(max(1, BLOCK // max(1, row))):
-        yield some.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    row_bytes = math.prod(values.shape[1:]) * values.dtype.itemsize
+    for rows in values.split(max(1, BLOCK_BYTES // max(1, row_bytes))):
+        yield rows.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def fingerprint_of(
@@ -122,8 +128,12 @@ def fingerprint_of(
     classes: Sequence[str],
     split: tuple[Sequence[str], Tensor] | None = None,
 ) -> str:
-    """The blocks hold all pixels of all images, one after the other; a split is the names of its
-    parts and the part of each image."""
+    """A hash of pixels, labels and names.
+
+    Args:
+        blocks: the pixels of all images, one after the other.
+        split: the names of its parts and the part of each image.
+    """
     sha = hashlib.sha256(f"images {torch.uint8} {shape}".encode())
     for block in blocks:
         sha.update(block)
@@ -136,35 +146,35 @@ def fingerprint_of(
     return f"{sha.hexdigest()[:16]}-{names[:16]}"
 
 
-def _header(file: OpenFile) -> tuple[Any, dict[str, Entry]]:
-    """The text that kedge has put there, and the tensors. What is wrong raises anything."""
+def _read_header(file: OpenFile) -> tuple[Any, dict[str, TensorEntry]]:
+    """The metadata that kedge wrote, and the tensors. Malformed headers raise several errors."""
     if file.size < 8:
         raise ValueError("the file ends in its header")
     length = int.from_bytes(file.read(8, 0), "little")
-    if length > LONGEST_HEADER or length > file.size - 8:
+    if length > LONGEST_PACKED_HEADER or length > file.size - 8:
         raise ValueError("the file ends in its header, or has none")
-    said = json.loads(file.read(length, 8).decode())
-    if not isinstance(said, dict):
+    header = json.loads(file.read(length, 8).decode())
+    if not isinstance(header, dict):
         raise ValueError("the header is no object")
-    metadata = said.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         raise ValueError("the header has metadata that are no object")
-    entries = {name: _entry(each, 8 + length) for name, each in said.items()}
-    at = 8 + length
+    entries = {name: _parse_entry(entry, 8 + length) for name, entry in header.items()}
+    position = 8 + length
     for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
-        if entry.start != at or entry.end < at:
+        if entry.start != position or entry.end < position:
             raise ValueError("the header has tensors in wrong places")
-        at = entry.end
-    if at != file.size:
-        raise ValueError(f"the file has {file.size} bytes, but its header says {at}")
+        position = entry.end
+    if position != file.size:
+        raise ValueError(f"the file has {file.size} bytes, but its header says {position}")
     return json.loads(metadata.get("kedge", "null")), entries
 
 
-def _entry(said: Any, base: int) -> Entry:
-    start, end = said["data_offsets"]
-    shape = said["shape"]
+def _parse_entry(entry: Any, base: int) -> TensorEntry:
+    start, end = entry["data_offsets"]
+    shape = entry["shape"]
     if not isinstance(shape, list) or not all(type(n) is int for n in (start, end, *shape)):
         raise ValueError("the header has a tensor without shape or place")
     if min(start, end, *shape) < 0:
         raise ValueError("the header has a tensor of negative size")
-    return Entry(str(said["dtype"]), tuple(shape), base + start, base + end)
+    return TensorEntry(str(entry["dtype"]), tuple(shape), base + start, base + end)

@@ -1,4 +1,4 @@
-"""All pictures of a catalogue to pixels, in parallel, over whatever damage there is."""
+"""All images of an index decoded in parallel; damaged ones are counted and left out."""
 
 from __future__ import annotations
 
@@ -9,157 +9,151 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
 from kedge.data.decode import (
+    ImageHeader,
     ImageSpec,
-    Measured,
-    Picture,
-    huge_ones_without_warning,
-    measure,
+    RawImage,
+    ResizeMode,
+    ignore_size_warnings,
+    read_header,
 )
-from kedge.data.decode_worker import (
-    Answers,
-    Worker,
-    decode_each,
-)
-from kedge.data.index import (
-    ImageIndex,
-    ImageSource,
-    spread,
-)
+from kedge.data.decode_worker import DecodeWorker, decode_each
+from kedge.data.index import ImageIndex, ImageSource, evenly_spaced
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.utils import progress
-from kedge.utils.text import counted
+from kedge.utils.text import pluralize
 
 T = TypeVar("T")
-CHUNK = 64  # pictures that a worker decodes at a time
-LARGEST = 84  # px: the size chosen for photographs, as in the paper
-A_FEW = 200  # pictures are looked at to choose size and channels
-WORTH_PROCESSES = 2000  # pictures
-BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of pictures before they are decoded
-NAMED = 20  # unreadable pictures are named, more are counted
+CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a packing
+LARGEST = 84  # px: the inferred size of photographs, as in the paper
+PROBED = 200  # images whose headers are read to infer size and channels
+WORTH_PROCESSES = 2000  # images; fewer are decoded by threads
+BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of undecoded images
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """A chunk: the pictures that could be read, and what the matter is with the others."""
+class DecodedChunk:
+    """Consecutive images of an index: those that could be decoded, and why others could not."""
 
-    numbers: Int64[np.ndarray, " good"]  # of pictures in the catalogue
+    numbers: Int64[np.ndarray, " good"]  # in the index
     pixels: UInt8[np.ndarray, "good c h w"]
     unreadable: dict[int, str]  # number → reason
 
     @property
     def last(self) -> int:
-        """The number of the last picture."""
+        """The number of the last image."""
         return max([*self.numbers[-1:].tolist(), *self.unreadable])
 
+    def __len__(self) -> int:
+        return len(self.numbers) + len(self.unreadable)
 
-def suited(
-    catalogue: ImageIndex,
+
+def infer_spec(
+    index: ImageIndex,
     image_size: int | None = None,
     n_channels: int | None = None,
-    fit: Literal["crop", "stretch"] = "crop",
+    resize: ResizeMode = "crop",
 ) -> ImageSpec:
-    """Size and channels that suit the pictures, where they are not given: those of small pictures
-    are kept as they are."""
+    """The spec for these images: what is not given follows from the images' headers.
+
+    Small images keep their size, large ones get 84 px.
+    """
     if image_size is not None and not 16 <= image_size <= 4096:
         raise KedgeError(f"--image-size is {image_size}: it must be from 16 to 4096 px.")
-    image_size = image_size or catalogue.image_size
+    image_size = image_size or index.image_size
     if image_size is None or n_channels is None:
-        seen = [look for look in measured(catalogue, A_FEW) if isinstance(look, Measured)]
-        if not seen:
-            raise KedgeError(f"{catalogue.path}: none of the images could be read.")
-        side = int(np.median([min(look.width, look.height) for look in seen]))
+        headers = [header for header in read_headers(index, PROBED) if header is not None]
+        if not headers:
+            raise KedgeError(f"{index.path}: no image could be loaded.")
+        side = int(np.median([min(header.width, header.height) for header in headers]))
         image_size = image_size or min(LARGEST, max(16, side))
-        n_channels = n_channels or (1 if all(look.grey for look in seen) else 3)
-    return ImageSpec(image_size, n_channels, fit, catalogue.inverted)
+        n_channels = n_channels or (1 if all(header.grey for header in headers) else 3)
+    return ImageSpec(image_size, n_channels, resize, index.inverted)
 
 
-def measured(catalogue: ImageIndex, most: int) -> Iterator[Measured | None]:
-    """Of some pictures, spread evenly; None of those that are no pictures."""
-    numbers = spread(len(catalogue), most)
-    with huge_ones_without_warning():
-        for picture in catalogue.pictures.fetch(numbers):
+def read_headers(index: ImageIndex, most: int) -> Iterator[ImageHeader | None]:
+    """Headers of at most `most` evenly spaced images; None for files that are no images."""
+    with ignore_size_warnings():
+        for image in index.images.fetch(evenly_spaced(len(index), most)):
             try:
-                yield measure(picture)
-            except Exception:  # a damaged file makes Pillow's decoders raise anything
+                yield read_header(image)
+            except Exception:  # Pillow's decoders raise anything on damaged files
                 yield None
 
 
-def decoded(pictures: ImageSource, look: ImageSpec, chunks: Sequence[int]) -> Iterator[Decoded]:
-    """These chunks of the pictures, one after the other. Few are in memory at a time."""
-    # Each worker is asked by one thread at a time. Few pictures are not worth starting any.
+def decode_chunks(
+    images: ImageSource, spec: ImageSpec, chunks: Sequence[int]
+) -> Iterator[DecodedChunk]:
+    """The chunks with these numbers, in order. Only a few are in memory at a time."""
+    # One thread at a time talks to a worker. A few images are not worth starting any.
     n = n_workers() if len(chunks) * CHUNK >= WORTH_PROCESSES else 0
-    workers = [Worker() for _ in range(n)]
-    free: SimpleQueue[Worker] = SimpleQueue()
+    workers = [DecodeWorker() for _ in range(n)]
+    idle: SimpleQueue[DecodeWorker] = SimpleQueue()
     for worker in workers:
-        free.put(worker)
+        idle.put(worker)
 
-    def some(batch: Batch) -> Decoded:
+    def decode_batch(batch: RawBatch) -> DecodedChunk:
         if not workers:
-            return _sorted_out(batch, decode_each(batch.pictures, look), look)
-        worker = free.get()
+            return _decoded(batch, decode_each(batch.images, spec), spec)
+        worker = idle.get()
         try:
-            return _sorted_out(batch, worker(batch.pictures, look), look)
+            return _decoded(batch, worker(batch.images, spec), spec)
         finally:
-            free.put(worker)
+            idle.put(worker)
 
-    def parts() -> Iterator[Batch]:
+    def all_batches() -> Iterator[RawBatch]:
         for chunk in chunks:
-            yield from batches(pictures, range(chunk * CHUNK, min((chunk + 1) * CHUNK, n_all)))
+            numbers = range(chunk * CHUNK, min((chunk + 1) * CHUNK, len(images)))
+            yield from batches(images, numbers)
 
-    n_all = len(pictures)
-    found: list[Decoded] = []
+    pending: list[DecodedChunk] = []  # batches of an unfinished chunk
     try:
-        for part in in_parallel(some, parts()):
-            found.append(part)
-            if part.last % CHUNK == CHUNK - 1 or part.last == n_all - 1:  # of its chunk
-                yield _merged(found)
-                found = []
+        for part in map_batches(decode_batch, all_batches()):
+            pending.append(part)
+            if part.last % CHUNK == CHUNK - 1 or part.last == len(images) - 1:
+                yield _merge(pending)
+                pending = []
     finally:
         for worker in workers:
             worker.close()
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Pictures that are decoded together."""
+class RawBatch:
+    """Undecoded images that are decoded together."""
 
     numbers: list[int]
-    pictures: list[Picture]
+    images: list[RawImage]
     n_bytes: int
 
 
-def batches(pictures: ImageSource, numbers: Sequence[int]) -> Iterator[Batch]:
-    """So many as make a chunk, or fewer if they are large."""
-    waiting: list[int] = []
-    fetched: list[Picture] = []
-    size = 0
-    for number, picture in zip(numbers, pictures.fetch(numbers), strict=True):
-        waiting.append(number)
-        fetched.append(picture)
-        size += 0 if isinstance(picture, Path) else _size(picture)
-        if len(waiting) == CHUNK or size > BATCH_BYTES:
-            yield Batch(waiting, fetched, size)
-            waiting, fetched, size = [], [], 0
-    if waiting:
-        yield Batch(waiting, fetched, size)
+def batches(images: ImageSource, numbers: Sequence[int]) -> Iterator[RawBatch]:
+    """Batches of CHUNK images, or fewer if they are large."""
+    batch = RawBatch([], [], 0)
+    for number, image in zip(numbers, images.fetch(numbers), strict=True):
+        if isinstance(image, np.ndarray):
+            n_bytes = image.nbytes
+        else:
+            n_bytes = 0 if isinstance(image, Path) else len(image)
+        batch = RawBatch([*batch.numbers, number], [*batch.images, image], batch.n_bytes + n_bytes)
+        if len(batch.numbers) == CHUNK or batch.n_bytes > BATCH_BYTES:
+            yield batch
+            batch = RawBatch([], [], 0)
+    if batch.numbers:
+        yield batch
 
 
-def _size(picture: bytes | np.ndarray) -> int:
-    return picture.nbytes if isinstance(picture, np.ndarray) else len(picture)
-
-
-def in_parallel(work: Callable[[Batch], T], batches: Iterator[Batch]) -> Iterator[T]:
-    """The work on each batch, in their order. What waits is bounded in number and in bytes."""
+def map_batches(work: Callable[[RawBatch], T], batches: Iterator[RawBatch]) -> Iterator[T]:
+    """Results of the work on each batch, in order. Few batches and bytes wait at a time."""
     waiting: deque[tuple[Future[T], int]] = deque()
-    with huge_ones_without_warning(), ThreadPoolExecutor(n_workers()) as pool:
+    with ignore_size_warnings(), ThreadPoolExecutor(n_workers()) as pool:
         try:
             for batch in batches:
                 waiting.append((pool.submit(work, batch), batch.n_bytes))
@@ -173,108 +167,103 @@ def in_parallel(work: Callable[[Batch], T], batches: Iterator[Batch]) -> Iterato
 
 
 def n_workers() -> int:
-    """No more than eight: each takes memory, and together they outrun most disks."""
-    mine = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 2)
-    )
-    return max(2, min(len(mine), 8))
+    """At most eight: each takes memory, and together they are faster than most disks."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 2
+    return max(2, min(n_cores, 8))
 
 
-def _sorted_out(batch: Batch, answers: Answers, look: ImageSpec) -> Decoded:
-    unreadable = {i: a for i, a in zip(batch.numbers, answers, strict=True) if isinstance(a, str)}
-    good = [i for i in batch.numbers if i not in unreadable]
-    pixels = np.empty((len(good), look.n_channels, *[look.image_size] * 2), dtype=np.uint8)
-    readable = (answer for answer in answers if not isinstance(answer, str))
-    for place, answer in zip(pixels, readable, strict=True):
-        place[:] = answer
-    return Decoded(np.array(good, dtype=np.int64), pixels, unreadable)
+def _decoded(batch: RawBatch, results: Sequence[np.ndarray | str], spec: ImageSpec) -> DecodedChunk:
+    unreadable = {i: r for i, r in zip(batch.numbers, results, strict=True) if isinstance(r, str)}
+    numbers = np.array([i for i in batch.numbers if i not in unreadable], dtype=np.int64)
+    pixels = np.empty((len(numbers), spec.n_channels, *[spec.image_size] * 2), dtype=np.uint8)
+    decoded = (result for result in results if not isinstance(result, str))
+    for target, result in zip(pixels, decoded, strict=True):
+        target[:] = result
+    return DecodedChunk(numbers, pixels, unreadable)
 
 
-def _merged(parts: list[Decoded]) -> Decoded:
+def _merge(parts: list[DecodedChunk]) -> DecodedChunk:
     if len(parts) == 1:
         return parts[0]
-    return Decoded(
+    return DecodedChunk(
         np.concatenate([part.numbers for part in parts]),
         np.concatenate([part.pixels for part in parts]),
         {i: reason for part in parts for i, reason in part.unreadable.items()},
     )
 
 
-def n_chunks(pictures: ImageSource) -> int:
-    return -(-len(pictures) // CHUNK)
+def n_chunks(images: ImageSource) -> int:
+    return -(-len(images) // CHUNK)
 
 
-def rows_by_class(catalogue: ImageIndex) -> Int64[np.ndarray, " n"]:
-    """Picture → row of the table in which all images of a class stand together."""
-    rows = np.empty(len(catalogue), dtype=np.int64)
-    rows[np.argsort(catalogue.labels, kind="stable")] = np.arange(len(catalogue))
+def class_sorted_rows(index: ImageIndex) -> Int64[np.ndarray, " n"]:
+    """Number of an image → its row in a table that is sorted by class."""
+    rows = np.empty(len(index), dtype=np.int64)
+    rows[np.argsort(index.labels, kind="stable")] = np.arange(len(index))
     return rows
 
 
-def in_memory(catalogue: ImageIndex, look: ImageSpec) -> ImageTable:
-    """All of it. Pictures that cannot be read are counted, named and left out."""
-    rows, side = rows_by_class(catalogue), look.image_size
-    pixels = np.empty((len(catalogue), look.n_channels, side, side), dtype=np.uint8)
+def decode_to_table(index: ImageIndex, spec: ImageSpec) -> ImageTable:
+    """All images that can be decoded, as a table in memory."""
+    rows, size = class_sorted_rows(index), spec.image_size
+    pixels = np.empty((len(index), spec.n_channels, size, size), dtype=np.uint8)
     unreadable: dict[int, str] = {}
-    with progress.task("reading images", len(catalogue)) as tick:
-        for chunk in decoded(catalogue.pictures, look, range(n_chunks(catalogue.pictures))):
+    with progress.task("reading images", len(index)) as tick:
+        for chunk in decode_chunks(index.images, spec, range(n_chunks(index.images))):
             pixels[rows[chunk.numbers]] = chunk.pixels
             unreadable |= chunk.unreadable
-            tick(len(chunk.numbers) + len(chunk.unreadable))
-    kept = Kept.of(catalogue, unreadable)
-    for remark in kept.remarks:
-        progress.remark(f"{catalogue.path}: {remark}")
-    if unreadable:
-        pixels = pixels[kept.rows]
+            tick(len(chunk))
+    readable = ReadableRows.of(index, unreadable)
+    for remark in readable.remarks:
+        progress.note_once(f"{index.path}: {remark}")
     return ImageTable(
-        torch.from_numpy(pixels),
-        torch.from_numpy(kept.labels),
-        kept.classes,
-        str(catalogue.path),
-        catalogue.parts,
-        torch.from_numpy(kept.part) if catalogue.parts else None,
-        fit=look.fit,
-        inverted=look.inverted,
+        torch.from_numpy(pixels[readable.rows] if unreadable else pixels),
+        torch.from_numpy(readable.labels),
+        readable.classes,
+        str(index.path),
+        index.parts,
+        torch.from_numpy(readable.part) if index.parts else None,
+        resize=spec.resize,
+        inverted=spec.inverted,
     )
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What of a catalogue could be read, in the order of the table."""
+class ReadableRows:
+    """The images of an index that could be decoded, in the table's order."""
 
-    rows: Int64[np.ndarray, " good"]  # of the table that has a place for every picture
+    rows: Int64[np.ndarray, " good"]  # of a table with a row for every image of the index
     labels: Int64[np.ndarray, " good"]
     part: UInt8[np.ndarray, " parts"]
     classes: tuple[str, ...]
     remarks: tuple[str, ...]
 
     @classmethod
-    def of(cls, catalogue: ImageIndex, unreadable: dict[int, str]) -> Kept:
-        order = np.argsort(catalogue.labels, kind="stable")
+    def of(cls, index: ImageIndex, unreadable: dict[int, str]) -> ReadableRows:
+        order = np.argsort(index.labels, kind="stable")
         good = ~np.isin(order, list(unreadable))
         if not good.any():
             first, reason = next(iter(unreadable.items()))
             raise KedgeError(
-                f"{catalogue.pictures.name(first)}: cannot be read as an image ({reason}), nor "
-                "can any other."
+                f"{index.images.name(first)}: cannot be read as an image ({reason}), nor can any "
+                "other."
             )
         numbers = order[good]
-        there, labels = np.unique(catalogue.labels[numbers], return_inverse=True)
-        classes = tuple(catalogue.classes[i] for i in there)
+        used, labels = np.unique(index.labels[numbers], return_inverse=True)
+        classes = tuple(index.classes[i] for i in used)
         remarks = []
         if unreadable:
-            first = min(unreadable)
+            first, were = min(unreadable), "was" if len(unreadable) == 1 else "were"
             remarks.append(
-                f"{len(unreadable)} of {counted(len(catalogue), 'image')} could not be read and "
-                f"{'was' if len(unreadable) == 1 else 'were'} left out, the first is "
-                f"{catalogue.pictures.name(first)} ({unreadable[first]})"
+                f"{len(unreadable)} of {pluralize(len(index), 'image')} could not be read and "
+                f"{were} left out, the first is {index.images.name(first)} ({unreadable[first]})"
             )
-        lost = [name for name in catalogue.classes if name not in set(classes)]
-        if lost:
-            what = counted(len(lost), "class has", "classes have")
+        if lost := [name for name in index.classes if name not in set(classes)]:
+            have = pluralize(len(lost), "class has", "classes have")
             remarks.append(
-                f"{what} no image that could be read and {'was' if len(lost) == 1 else 'were'} "
+                f"{have} no image that could be read and {'was' if len(lost) == 1 else 'were'} "
                 f"left out: {', '.join(lost[:5])}{', …' if len(lost) > 5 else ''}"
             )
-        part = catalogue.part[numbers] if catalogue.parts else catalogue.part
+        part = index.part[numbers] if index.parts else index.part
         return cls(np.flatnonzero(good), labels.reshape(-1), part, classes, tuple(remarks))

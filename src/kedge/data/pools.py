@@ -1,9 +1,4 @@
-"""Pools of images, and who may read whose.
-
-A split, drawn from a seed and saved with every result, says which classes are trained in which
-round, which validate and which stay unseen; some images of every trained class are held out, so
-that no test ever shows an image that was trained on.
-"""
+"""Pools of images in one role, and the images that a method is given in a round."""
 
 from __future__ import annotations
 
@@ -21,7 +16,10 @@ from kedge.errors import EntitlementError
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The images of some classes in one role. Positions run through all of them, class by class."""
+    """The images of some classes in one role ("training", "validation", "unseen").
+
+    A position counts through all images of the pool, class by class.
+    """
 
     name: str
     table: ImageTable
@@ -35,6 +33,7 @@ class Pool:
 
     @cached_property
     def counts(self) -> Int64[Tensor, " classes"]:
+        """Images per class."""
         return torch.tensor([len(rows) for rows in self.class_rows], dtype=torch.int64)
 
     @cached_property
@@ -45,56 +44,60 @@ class Pool:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @classmethod
+    def all(cls, name: str, table: ImageTable, classes: Sequence[str] | None = None) -> Pool:
+        """All images of the given classes; of every class by default."""
+        chosen = table.classes if classes is None else tuple(classes)
+        return cls(name, table, chosen, tuple(table.rows_of(c) for c in chosen))
 
-def whole(name: str, table: ImageTable, classes: Sequence[str] | None = None) -> Pool:
-    """All images of the given classes (of every class, if none are given)."""
-    chosen = table.classes if classes is None else tuple(classes)
-    return Pool(name, table, chosen, tuple(table.rows_of(c) for c in chosen))
-
-
-def union(name: str, pools: Sequence[Pool]) -> Pool:
-    assert all(pool.table is pools[0].table for pool in pools), "pools of one table"
-    return Pool(
-        name,
-        pools[0].table,
-        tuple(c for pool in pools for c in pool.classes),
-        tuple(rows for pool in pools for rows in pool.class_rows),
-    )
-
-
-def alone(*pools: Pool) -> list[Pool]:
-    """The same pools on a table that holds their images and no other.
-
-    Images in memory are copied; those of a packed file stay there, and only these can be read.
-    """
-    rows = torch.cat([pool.rows for pool in pools]).sort().values
-    part = pools[0].table.only(rows)
-    return [
-        replace(
-            pool, table=part, class_rows=tuple(torch.searchsorted(rows, r) for r in pool.class_rows)
+    @classmethod
+    def concat(cls, name: str, pools: Sequence[Pool]) -> Pool:
+        """The classes of several pools, which must share one table."""
+        assert all(pool.table is pools[0].table for pool in pools), "pools of one table"
+        return cls(
+            name,
+            pools[0].table,
+            tuple(c for pool in pools for c in pool.classes),
+            tuple(rows for pool in pools for rows in pool.class_rows),
         )
-        for pool in pools
-    ]
+
+    @staticmethod
+    def isolate(*pools: Pool) -> list[Pool]:
+        """The same pools on a new table that holds their images and no others.
+
+        Images in memory are copied. Images of a packed file stay there, but the new table can
+        read only those of the pools.
+        """
+        rows = torch.cat([pool.rows for pool in pools]).sort().values
+        table = pools[0].table.subset(rows)
+        return [
+            replace(
+                pool,
+                table=table,
+                class_rows=tuple(torch.searchsorted(rows, r) for r in pool.class_rows),
+            )
+            for pool in pools
+        ]
 
 
 @dataclass(frozen=True)
 class RoundData:
-    """What a method is handed in a round, and nothing more.
+    """The images that a method is given in one round.
 
-    The images of earlier rounds are not merely hidden: a method that is not entitled to them
-    gets a delivery that does not hold them.
+    If the method is not entitled to images of previous rounds, the pools' table does not hold them.
     """
 
     round: int
-    new: Pool
+    train: Pool
     val: Pool
-    earlier: Pool | None = None
+    _old: Pool | None = None  # training images of previous rounds, for methods entitled to them
 
     @property
     def old(self) -> Pool:
-        if self.earlier is None:
+        """Training images of all previous rounds. Raises EntitlementError if not available."""
+        if self._old is None:
             raise EntitlementError(
-                f"Images of the rounds before round {self.round} are gone: this method is "
-                "entitled to the new images and to the anchors only."
+                f"Images of the rounds before round {self.round} are not available: this method "
+                "may use the new images and the anchors only."
             )
-        return self.earlier
+        return self._old

@@ -1,7 +1,6 @@
-"""The one image store: uint8 images sorted by class, in memory or in one packed file.
+"""The image store: uint8 images sorted by class, in memory or in one packed file.
 
-The file is safetensors: loading it runs no code, and of a large one no pixel is read until it is
-asked for.
+The file is safetensors: loading it runs no code, and pixels of a large file are read on access.
 """
 
 from __future__ import annotations
@@ -20,53 +19,66 @@ from torch import Tensor
 from kedge.data.decode import ResizeMode
 from kedge.data.lazy_images import LazyImages
 from kedge.data.packed_file import (
+    PACKED_FORMAT,
     PackedFile,
     blocks,
     fingerprint_of,
     write_packed,
 )
 from kedge.errors import KedgeError
-from kedge.utils.text import counted, plain_name
+from kedge.utils.text import normalize_name, pluralize
 
-STORE_FORMAT = "kedge-images-1"
-SMALL = 1 << 28  # bytes of pixels: fewer are read into memory, where small images are had sooner
+EAGER_BYTES = 1 << 28  # files with fewer bytes of pixels are loaded into memory
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """Images with labels and class names. Rows of one class stand together, sizes may differ."""
+    """Images of one size with labels and class names, sorted by label. Classes may differ in size.
+
+    Raises KedgeError if the fields do not fit together.
+    """
 
     images: UInt8[Tensor, "n c h w"] | LazyImages
     labels: Int64[Tensor, " n"]
     classes: tuple[str, ...]
-    source: str
-    parts: tuple[str, ...] = ()  # of the split that the images came with: "train", "val", "test"
-    part: UInt8[Tensor, " n"] | None = None  # of each image, where there are parts
-    checksum: str = ""  # of the file it was loaded from; `fingerprint` where it was not
-    fit: ResizeMode = "crop"  # how pictures became squares: new ones must be treated alike
+    source: str  # where the images come from, for messages
+    parts: tuple[str, ...] = ()  # of the data set's own split: "train", "val", "test"
+    part: UInt8[Tensor, " n"] | None = None  # of each image, if there are parts
+    checksum: str = ""  # of the file that the table was loaded from
+    resize: ResizeMode = "crop"  # how images were made square; new ones must be treated alike
     inverted: bool = False  # whether dark and bright were exchanged
 
     def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            raise KedgeError(f"{self.source}: images must be uint8 of shape N×C×H×W.")
-        if self.images.shape[1] not in (1, 3):
-            raise KedgeError(f"{self.source}: images must have 1 or 3 channels.")
-        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
-            raise KedgeError(f"{self.source}: there must be one label for each image.")
-        if len(set(self.classes)) != len(self.classes):
-            raise KedgeError(f"{self.source}: two classes have the same name.")
-        expected = torch.repeat_interleave(torch.arange(len(self.classes)), self.counts)
-        if int(self.counts.sum()) != len(self) or not torch.equal(self.labels, expected):
-            raise KedgeError(
-                f"{self.source}: labels must be sorted, and numbers from 0 to "
-                f"{len(self.classes) - 1}: there are so many names of classes."
-            )
-        if bool(self.parts) != (self.part is not None):
-            raise KedgeError(f"{self.source}: parts of a split need names, and images in them.")
-        if self.part is not None and (
-            self.part.shape != self.labels.shape or int(self.part.max()) >= len(self.parts)
-        ):
-            raise KedgeError(f"{self.source}: every image must be in one part of the split.")
+        images, labels, n_classes = self.images, self.labels, len(self.classes)
+        self._require(
+            images.dtype == torch.uint8 and images.ndim == 4,
+            "images must be uint8 of shape N×C×H×W",
+        )
+        self._require(images.shape[1] in (1, 3), "images must have 1 or 3 channels")
+        self._require(
+            labels.dtype == torch.int64 and labels.shape == images.shape[:1],
+            "there must be one label for each image",
+        )
+        self._require(len(set(self.classes)) == n_classes, "two classes have the same name")
+        expected = torch.repeat_interleave(torch.arange(n_classes), self.counts)
+        self._require(
+            int(self.counts.sum()) == len(self) and torch.equal(labels, expected),
+            f"labels must be sorted and lie between 0 and {n_classes - 1}, as there are "
+            f"{pluralize(n_classes, 'class name')}",
+        )
+        self._require(
+            bool(self.parts) == (self.part is not None),
+            "the parts of a split need names, and a part for each image",
+        )
+        self._require(
+            self.part is None
+            or (self.part.shape == labels.shape and int(self.part.max()) < len(self.parts)),
+            "every image must be in one part of the split",
+        )
+
+    def _require(self, holds: bool, sentence: str) -> None:
+        if not holds:
+            raise KedgeError(f"{self.source}: {sentence}.")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -82,45 +94,47 @@ class ImageTable:
     @cached_property
     def counts(self) -> Int64[Tensor, " classes"]:
         """Images per class."""
-        inside = self.labels[(self.labels >= 0) & (self.labels < len(self.classes))]
-        return torch.bincount(inside, minlength=len(self.classes))
+        valid = self.labels[(self.labels >= 0) & (self.labels < len(self.classes))]
+        return torch.bincount(valid, minlength=len(self.classes))
 
     @cached_property
-    def _first_row(self) -> dict[str, tuple[int, int]]:
+    def _row_ranges(self) -> dict[str, tuple[int, int]]:
         ends = self.counts.cumsum(0).tolist()
         counts = self.counts.tolist()
         return {c: (e - n, e) for c, e, n in zip(self.classes, ends, counts, strict=True)}
 
     def rows_of(self, name: str) -> Int64[Tensor, " images"]:
         """The rows that hold the images of a class."""
-        try:
-            first, end = self._first_row[name]
-        except KeyError:
-            raise KedgeError(f"{self.source}: there is no class named '{name}' here.") from None
-        return torch.arange(first, end)
+        self._require(name in self._row_ranges, f"there is no class named '{name}' here")
+        return torch.arange(*self._row_ranges[name])
 
     def in_part(self, name: str) -> Bool[Tensor, " n"]:
-        """Which images are in a part of the split."""
+        """A mask of the images in a part of the split."""
         if self.part is None or name not in self.parts:
             return torch.zeros(len(self), dtype=torch.bool)
         return self.part == self.parts.index(name)
 
     def take(self, rows: Int64[Tensor, " rows"]) -> UInt8[Tensor, "rows c h w"]:
-        """The pixels of some rows, in any order."""
+        """The pixels of these rows, in any order."""
         if isinstance(self.images, LazyImages):
             return self.images[rows]
-        return self.images.index_select(0, rows)  # for bytes some eight times as fast as [rows]
+        return self.images.index_select(0, rows)  # about 8 times as fast as [rows] for uint8
 
-    def only(self, rows: Int64[Tensor, " rows"]) -> ImageTable:
-        """Some of the images (rows ascending), with the classes that they are of.
+    def subset(self, rows: Int64[Tensor, " rows"]) -> ImageTable:
+        """A table of these images (rows ascending) and their classes.
 
-        Those of a file stay there, but no other of its images can be had from this table.
+        Images of a packed file stay there, but the new table can read no others.
         """
         kept, labels = self.labels[rows].unique(return_inverse=True)
-        classes = tuple(self.classes[i] for i in kept.tolist())
-        part = None if self.part is None else self.part[rows]
-        images = self.images.rows(rows) if isinstance(self.images, LazyImages) else self.take(rows)
-        return replace(self, images=images, labels=labels, classes=classes, part=part, checksum="")
+        lazy = isinstance(self.images, LazyImages)
+        return replace(
+            self,
+            images=self.images.subset(rows) if lazy else self.take(rows),
+            labels=labels,
+            classes=tuple(self.classes[i] for i in kept.tolist()),
+            part=None if self.part is None else self.part[rows],
+            checksum="",
+        )
 
     @classmethod
     def build(
@@ -130,8 +144,8 @@ class ImageTable:
         classes: Sequence[str],
         source: str = "images given in memory",
     ) -> ImageTable:
-        """From arrays in any order: N×C×H×W, N×H×W×C or N×H×W, uint8; rows are sorted by class."""
-        # A copy only where PyTorch cannot take an array: mirrored or read-only ones.
+        """A table from uint8 arrays N×C×H×W, N×H×W×C or N×H×W, which need not be sorted."""
+        # PyTorch takes neither negative strides nor read-only arrays.
         if isinstance(images, np.ndarray) and (
             min(images.strides, default=0) < 0 or not images.flags.writeable
         ):
@@ -144,75 +158,73 @@ class ImageTable:
         order = torch.as_tensor(labels, dtype=torch.int64)
         if order.shape != pixels.shape[:1]:
             raise KedgeError(
-                f"{source}: {counted(len(pixels), 'image')} but {counted(len(order), 'label')}."
+                f"{source}: {pluralize(len(pixels), 'image')} but {pluralize(len(order), 'label')}."
             )
         if bool((order[1:] < order[:-1]).any()):
             order, rows = torch.sort(order, stable=True)
             pixels = pixels[rows]
-        return cls(pixels.contiguous(), order, tuple(map(plain_name, classes)), source)
+        return cls(pixels.contiguous(), order, tuple(map(normalize_name, classes)), source)
 
     def save(self, path: str | Path) -> None:
-        """Pack into one file, from which `load` reads what is asked for. Unlike the commands it
-        takes the place of what lies there, but only once it is complete."""
-        about = {
-            "format": STORE_FORMAT,
+        """Write a packed file, atomically. Unlike the commands this replaces an existing file."""
+        metadata = {
+            "format": PACKED_FORMAT,
             "classes": self.classes,
             "source": self.source,
             "fingerprint": self.checksum or self.pixel_fingerprint(),
             "parts": self.parts,
-            "look": {"fit": self.fit, "inverted": self.inverted},
+            "look": {"fit": self.resize, "inverted": self.inverted},
         }
         tensors = {"labels": self.labels}
         if self.part is not None:
             tensors["part"] = self.part
-        write_packed(Path(path), tensors, self.images, about)
+        write_packed(Path(path), tensors, self.images, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> ImageTable:
-        """Open a packed file. A small one is read; of others, what is asked for when it is."""
+        """Open a packed file. A small one is loaded; pixels of a large one are read on access."""
         file = PackedFile(Path(path))
-        about = file.about
-        if about.get("format") != STORE_FORMAT:
-            is_model = about.get("format") == "kedge-model"
-            what = "a model" if is_model else "another file of kedge's, and no packed images"
+        saved = file.metadata
+        if saved.get("format") != PACKED_FORMAT:
+            kind = "a model" if saved.get("format") == "kedge-model" else "another file of kedge"
             raise KedgeError(
-                f"{path}: this is {what}; give images, or a file of 'kedge data pack'."
+                f"{path}: this is {kind}, not packed images; give images, or a file written by "
+                "'kedge data pack'."
             )
         try:
-            checksum = str(about["fingerprint"])
-            look = dict(about.get("look", {}))
+            checksum = str(saved["fingerprint"])
+            treatment = dict(saved.get("look", {}))
             images = file.images(checksum)
             return cls(
-                images[:] if images.numel() <= SMALL else images,
+                images[:] if images.numel() <= EAGER_BYTES else images,
                 file.vector("labels", "I64", len(images)),
-                _names(about["classes"]),
+                _parse_names(saved["classes"]),
                 str(path),
-                _names(about.get("parts", [])),
+                _parse_names(saved.get("parts", [])),
                 file.vector("part", "U8", len(images)) if "part" in file.entries else None,
                 checksum,
-                "stretch" if look.get("fit") == "stretch" else "crop",
-                look.get("inverted") is True,
+                "stretch" if treatment.get("fit") == "stretch" else "crop",
+                treatment.get("inverted") is True,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise KedgeError(f"{path}: this packed image file lacks {error}.") from None
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of pixels, labels and names: a stopped run must be continued on the same data.
+        """A hash of pixels, labels and names: a stopped run must continue on the same data.
 
-        Some rows of a packed file are known by its checksum and their numbers, since reading
-        their pixels may take minutes.
+        For some images of a packed file it is made of the file's checksum and their numbers, since
+        reading all pixels may take minutes.
         """
         if self.checksum:
             return self.checksum
         if isinstance(self.images, LazyImages) and self.images.origin[0]:
             checksum, numbers = self.images.origin
-            named = [f"rows of {checksum}".encode(), numbers]
-            return self._fingerprint(named)
+            return self._fingerprint([f"rows of {checksum}".encode(), numbers])
         return self.pixel_fingerprint()
 
     def pixel_fingerprint(self) -> str:
-        """The fingerprint as the pixels have it now, all of which are read."""
+        """The fingerprint computed from all pixels."""
         return self._fingerprint(blocks(self.images))
 
     def _fingerprint(self, pixels: Iterable[bytes | memoryview]) -> str:
@@ -220,11 +232,11 @@ class ImageTable:
         return fingerprint_of(tuple(self.images.shape), pixels, self.labels, self.classes, split)
 
 
-def _names(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+def _parse_names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError("names of classes")
     try:
-        "".join(given).encode()
+        "".join(names).encode()
     except UnicodeEncodeError:
         raise TypeError("names of classes that are UTF-8") from None
-    return tuple(given)
+    return tuple(names)
