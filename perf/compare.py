@@ -38,7 +38,7 @@ from kedge.training.speed import (
     evaluation_seconds,
 )
 from kedge.utils.config_io import to_dict
-from kedge.utils.env import environment, reset_peak_memory, peak_memory_mb, peak_rss_mb
+from kedge.utils.env import environment, peak_memory_mb, peak_rss_mb, reset_peak_memory
 
 TURNS, TEST_TURNS = 5, 3
 MAX_BASELINE_TESTS = 100  # episodes; the baseline's time is scaled to kedge's 2000
@@ -58,7 +58,7 @@ def compare(work: Workload, seconds: float, workers: int) -> dict[str, Any]:
         memory = {"resident_mb": peak_rss_mb()}
         if device.type == "cuda":
             memory["gpu_mb"] = peak_memory_mb()
-        mode = trainings["FT"].step.pace
+        mode = trainings["FT"].step.mode
         folder = stack.enter_context(image_files(work))
         config = baseline_config(work, model, folder, workers)
         ways = {"as_it_comes": {}, "with_settings": KEDGE_SETTINGS}

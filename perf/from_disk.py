@@ -1,8 +1,10 @@
-"""Training on images that stay on the disk: `python benchmarks/from_disk.py [--keep RESULT]`.
+"""Time and memory of training from images that stay on disk.
 
-A packed file of tieredImageNet's size, made of noise, is trained on by the command, as a user does
-it; then one of the same classes with few images, whose memory is what kedge, PyTorch and the model
-need anyway. Memory is the most that the process has had resident (Linux). Needs 10 GB of disk.
+    python perf/from_disk.py [--out RESULT.json]
+
+The command trains on a packed file of tieredImageNet's size, made of noise, and then on one with
+the same classes and few images: the memory of the second run is needed anyway. Memory is the peak
+resident size of the process (Linux only). Needs 10 GB of disk.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from pathlib import Path
 
 import torch
 
-from kedge.data.packed_file import write_packed
-from kedge.data.table import PACKED_FORMAT
+from kedge.data.packed_file import PACKED_FORMAT, write_packed
 from kedge.utils.env import environment
 
 N_CLASSES, N_IMAGES, SIDE = 351, 448_695, 84
@@ -28,7 +29,7 @@ SHORT = ["--methods", "NU", "--epochs", "2", "--val-episodes", "50", "--eval-epi
 
 
 class Noise:
-    """Images of which no more than a few are ever there; as much of a tensor as a writer needs."""
+    """Random images, made in small batches: the part of a tensor that the writer uses."""
 
     dtype = torch.uint8
 
@@ -39,10 +40,10 @@ class Noise:
         return self.shape.numel()
 
     def split(self, n: int) -> Iterator[torch.Tensor]:
-        drawn = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         for first in range(0, len(self), n):
             size = (min(n, len(self) - first), *self.shape[1:])
-            yield torch.randint(0, 256, size, generator=drawn, dtype=torch.uint8)
+            yield torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -50,9 +51,9 @@ class Noise:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="JSON file to write the result to")
-    parser.add_argument("--episodes", type=int, default=100, help="in each of two epochs")
-    parser.add_argument("--folder", type=Path, help="where the files lie, for the time it takes")
+    parser.add_argument("--out", type=Path, help="JSON file to write the result to")
+    parser.add_argument("--episodes", type=int, default=100, help="per epoch, of two")
+    parser.add_argument("--folder", type=Path, help="where the temporary files go")
     given = parser.parse_args()
     command = ["--episodes", str(given.episodes), *SHORT]
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -72,8 +73,8 @@ def main() -> None:
             "environment": environment(),
         }
     print(json.dumps(result, indent=1, ensure_ascii=False))
-    if given.keep:
-        given.keep.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if given.out:
+        given.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def _counts() -> list[int]:
@@ -91,7 +92,7 @@ def _packed(path: Path, counts: list[int]) -> Path:
 
 
 def _trained(path: Path, options: list[str]) -> tuple[float, float]:
-    """Seconds, and MiB at most."""
+    """Seconds and peak memory in MiB."""
     out = path.with_suffix(".run")
     command = [sys.executable, "-m", "kedge", "bench", "folder", "--data", str(path)]
     began = time.perf_counter()

@@ -1,9 +1,10 @@
-"""How long packing takes, and how much memory: `python benchmarks/pack.py DATA [--keep RESULT]`.
+"""Time and memory of `kedge data pack`.
 
-DATA is packed by the command, as a user does it, then once more, which must be instant. Where it is
-Parquet, also the plain way, in the same run on the same data: rows decoded one after the other with
-Pillow into an array in memory, which is then saved. Memory is that of all processes together,
-looked at five times a second (Linux).
+    python perf/pack.py DATA [--out RESULT.json]
+
+DATA is packed twice by the command; the second run must return at once. For Parquet files a plain
+loop runs too: rows decoded one by one with Pillow into an array in memory, which is then saved.
+Memory is that of all processes together, sampled five times a second (Linux only).
 """
 
 from __future__ import annotations
@@ -26,77 +27,79 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--keep", type=Path, help="JSON file to write the result to")
+    parser.add_argument("--out", type=Path, help="JSON file to write the result to")
     given = parser.parse_args()
     kedge = shutil.which("kedge", path=str(Path(sys.executable).parent))
-    assert kedge, "kedge is not installed beside this interpreter"
+    assert kedge, "kedge is not installed next to this interpreter"
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "packed.images"
-        command = [kedge, "data", "pack", str(given.data), "--out", str(out)]
-        first, peak, said = _watched(command)
-        second, _, _ = _watched(command)
-        size = out.stat().st_size
-        plain = [sys.executable, __file__, "plainly", str(given.data), folder]
+        packed = Path(folder) / "packed.images"
+        command = [kedge, "data", "pack", str(given.data), "--out", str(packed)]
+        first, peak, output = _monitored(command)
+        second, _, _ = _monitored(command)
+        size = packed.stat().st_size
+        plain_loop = [sys.executable, __file__, "plain-loop", str(given.data), folder]
         parquet = given.data.is_dir() and any(given.data.glob("*.parquet"))
-        beside = dict(zip(("s", "MiB"), _watched(plain)[:2], strict=True)) if parquet else {}
+        baseline = (
+            dict(zip(("s", "MiB"), _monitored(plain_loop)[:2], strict=True)) if parquet else {}
+        )
     from kedge.utils.env import environment
 
     result = {
-        "what": said.strip().splitlines()[-1].partition(": ")[2],
+        "what": output.strip().splitlines()[-1].partition(": ")[2],
         "seconds": round(first, 1),
         "peak memory, MiB": round(peak),
         "seconds, second run": round(second, 1),
         "file, MB": round(size / 1e6),
-        **_compared(first, beside),
+        **_compared(first, baseline),
         "cores": len(os.sched_getaffinity(0)),
         "environment": environment(),
     }
     print(json.dumps(result, indent=1, ensure_ascii=False))
-    if given.keep:
-        given.keep.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if given.out:
+        given.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
-def _compared(first: float, beside: dict[str, float]) -> dict[str, float]:
-    if not beside:
+def _compared(first: float, baseline: dict[str, float]) -> dict[str, float]:
+    if not baseline:
         return {}
     return {
-        "plain loop, seconds": round(beside["s"], 1),
-        "plain loop, peak memory, MiB": round(beside["MiB"]),
-        "ratio plain / kedge": round(beside["s"] / first, 2),
+        "plain loop, seconds": round(baseline["s"], 1),
+        "plain loop, peak memory, MiB": round(baseline["MiB"]),
+        "ratio plain / kedge": round(baseline["s"] / first, 2),
     }
 
 
-def _watched(command: list[str]) -> tuple[float, float, str]:
-    """Seconds, peak MiB, and what it said."""
+def _monitored(command: list[str]) -> tuple[float, float, str]:
+    """Seconds, peak memory in MiB, and standard output."""
     began, peak = time.perf_counter(), 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
-            peak = max(peak, sum(map(_resident, _family(process.pid))))
+            peak = max(peak, sum(map(_resident_mib, _process_tree(process.pid))))
             time.sleep(0.2)
         assert process.stdout is not None
-        said = process.stdout.read()
+        output = process.stdout.read()
     assert process.returncode == 0, command
-    return time.perf_counter() - began, peak, said
+    return time.perf_counter() - began, peak, output
 
 
-def _family(pid: int) -> list[int]:
-    """A process and all that it has started."""
-    found = [pid]
-    for each in found:
+def _process_tree(pid: int) -> list[int]:
+    """The ids of a process and of all its descendants."""
+    pids = [pid]
+    for each in pids:
         for file in Path(f"/proc/{each}/task").glob("*/children"):
             with suppress(OSError):
-                found += map(int, file.read_text().split())
-    return found
+                pids += map(int, file.read_text().split())
+    return pids
 
 
-def _resident(pid: int) -> float:
+def _resident_mib(pid: int) -> float:
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 2**20
     return 0.0
 
 
-def plainly(data: Path, folder: Path) -> None:
-    """As a script of twenty lines would do it."""
+def plain_loop(data: Path, folder: Path) -> None:
+    """What a script of twenty lines would do."""
     import numpy as np
     from PIL import Image
     from pyarrow import parquet  # type: ignore[import-untyped]
@@ -111,7 +114,7 @@ def plainly(data: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["plainly"]:
-        plainly(Path(sys.argv[2]), Path(sys.argv[3]))
+    if sys.argv[1:2] == ["plain-loop"]:
+        plain_loop(Path(sys.argv[2]), Path(sys.argv[3]))
     else:
         main()
