@@ -1,4 +1,4 @@
-"""The pixels of a pool, where a training step finds them."""
+"""Loads the images of a pool for training: from device memory if they fit, else read ahead."""
 
 from __future__ import annotations
 
@@ -12,62 +12,67 @@ from torch import Tensor
 
 from kedge.data.pools import Pool
 
-READERS, AHEAD = 2, 8  # threads, and batches that are read before they are needed
-PORTION = 4096  # images that are moved to the device at once
+N_THREADS, READ_AHEAD = 2, 8  # readers, and batches that are read before they are needed
+UPLOAD_CHUNK = 4096  # images copied to the device at once: a file may be larger than host memory
 
 
 class ImageLoader:
-    """The pixels of a pool: on the device if they fit there, otherwise read batch by batch."""
+    """Batches of a pool's images on the device.
+
+    All images stay on a GPU if they take less than half of its free memory; otherwise every batch
+    is read from host memory or from the file.
+    """
 
     def __init__(self, pool: Pool, device: torch.device) -> None:
         self.pool, self.images, self.device = pool, pool.table.images, device
-        self.on_device = self._moved() if self._fit() else None  # all, in the order of the pool
+        self.on_device = self._upload() if self._fits() else None  # all, in the order of the pool
         in_memory = device.type == "cpu" and isinstance(self.images, Tensor)
         self.resident = in_memory or self.on_device is not None
-        self.place = torch.device("cpu") if self.on_device is None else device  # of positions
+        # Where positions must be, so that fetching never waits for the device.
+        self.index_device = torch.device("cpu") if self.on_device is None else device
 
-    def _fit(self) -> bool:
+    def _fits(self) -> bool:
         if self.device.type != "cuda":
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
         return len(self.pool) * self.images[0].numel() < free // 2
 
-    def _moved(self) -> UInt8[Tensor, "n c h w"]:
-        """Some at a time, since the file may be larger than our own memory."""
+    def _upload(self) -> UInt8[Tensor, "n c h w"]:
         shape = (len(self.pool), *self.images.shape[1:])
-        moved = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        for place, rows in zip(moved.split(PORTION), self.pool.rows.split(PORTION), strict=True):
-            place.copy_(self.images[rows])
-        return moved
+        uploaded = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        chunks = zip(uploaded.split(UPLOAD_CHUNK), self.pool.rows.split(UPLOAD_CHUNK), strict=True)
+        for chunk, rows in chunks:
+            chunk.copy_(self.images[rows])
+        return uploaded
 
     def fetch(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
-        """`positions` lie at `place`, so that nothing waits for the device."""
-        return self._sent(self._read(positions))
+        """Images at these positions of the pool; `positions` must be on `index_device`."""
+        return self._send(self._read(positions))
 
     def stream(self, batches: Iterable[Int64[Tensor, " b"]]) -> Iterator[UInt8[Tensor, "b c h w"]]:
-        """One batch after the other. What is in a file is read while the device computes."""
+        """Fetch one batch after the other; threads read from a file while the device computes."""
         if self.resident:
             yield from map(self.fetch, batches)
             return
-        coming: deque[Future[Tensor]] = deque()
-        with ThreadPoolExecutor(READERS, "kedge reads ahead") as readers:
+        pending: deque[Future[Tensor]] = deque()
+        with ThreadPoolExecutor(N_THREADS, "kedge reads ahead") as readers:
             for positions in batches:
-                coming.append(readers.submit(self._read, positions))
-                if len(coming) > AHEAD:
-                    yield self._sent(coming.popleft().result())
-            while coming:
-                yield self._sent(coming.popleft().result())
+                pending.append(readers.submit(self._read, positions))
+                if len(pending) > READ_AHEAD:
+                    yield self._send(pending.popleft().result())
+            while pending:
+                yield self._send(pending.popleft().result())
 
     def _read(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
         if self.on_device is not None:
             return self.on_device.index_select(0, positions)
         rows = self.pool.rows[positions]
         if isinstance(self.images, Tensor):
-            pixels = self.images.index_select(0, rows)
+            images = self.images.index_select(0, rows)
         else:
-            pixels = self.images[rows]
-        # From pinned memory a GPU fetches by itself, while this process goes on.
-        return pixels.pin_memory() if self.device.type == "cuda" else pixels
+            images = self.images[rows]
+        # A GPU copies from pinned memory while this process continues.
+        return images.pin_memory() if self.device.type == "cuda" else images
 
-    def _sent(self, pixels: UInt8[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
-        return pixels.to(self.device, non_blocking=True)
+    def _send(self, images: UInt8[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
+        return images.to(self.device, non_blocking=True)

@@ -1,84 +1,141 @@
-"""The plan of an epoch: which images form each episode, drawn all at once on the CPU.
+"""Which images form each episode, drawn on the CPU for a whole epoch at once.
 
-A plan depends on its key (seed, round, epoch, …) alone, never on a device, on the number of
-processes or on what was drawn before. So resuming needs no random state, and two methods under
-one seed see the same episodes.
+What is drawn depends on a key (seed, round, epoch, …) alone: not on the device, the number of
+processes or earlier draws. So resuming needs no random state, and all methods with one seed see
+the same episodes.
 
-Shapes: e episodes, k ways, s shots, q queries.
+Shapes: e episodes, k ways, s shots, q queries, b images in a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from kedge.config import EpisodeShape
+from kedge.data.augment import Augmentation, draw_augmentation
 from kedge.data.pools import Pool
+from kedge.episodes.loader import ImageLoader
 from kedge.errors import KedgeError
-from kedge.utils.text import counted
+from kedge.utils.seeding import generator
+from kedge.utils.text import pluralize
 
 
 @dataclass(frozen=True, eq=False)
 class EpisodeIndices:
-    """Positions within a pool. Of each way, support stands before the queries.
+    """The images of many episodes, as positions in a pool; support precedes queries in each way.
 
-    Where ways and shots are drawn for each episode, `positions` has room for the most of them: an
-    episode has the first `n_way[i]` ways, and the last `n_shot[i]` of the places for support.
+    If ways or shots vary, `positions` is padded to the largest episode: episode i has the first
+    `n_way[i]` ways, and its `n_shot[i]` support images are the last ones before the queries.
     """
 
     positions: Int64[Tensor, "e k s_plus_q"]
     classes: Int64[Tensor, "e k"]  # index into the pool's classes
     n_way: tuple[int, ...]  # of each episode
     n_shot: tuple[int, ...]
+    augmentation: Augmentation | None = None  # of each image; None in evaluation
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @cached_property
-    def room(self) -> int:
-        """Places for support."""
+    def max_shots(self) -> int:
         return max(self.n_shot)
 
-    def to(self, device: torch.device) -> EpisodeIndices:
-        return replace(self, positions=self.positions.to(device), classes=self.classes.to(device))
-
     def episode(self, i: int) -> tuple[Int64[Tensor, "k s_plus_q"], Int64[Tensor, " k"]]:
-        """Positions and classes of one episode, without empty room."""
-        k, unused = self.n_way[i], self.room - self.n_shot[i]
-        return self.positions[i, :k, unused:], self.classes[i, :k]
+        """Positions and classes of episode i, without padding."""
+        n_way, padding = self.n_way[i], self.max_shots - self.n_shot[i]
+        return self.positions[i, :n_way, padding:], self.classes[i, :n_way]
 
-    def alike(self) -> Iterator[tuple[Int64[Tensor, " m"], Int64[Tensor, "m k s_plus_q"], int]]:
-        """Episodes of the same ways and shots together: which they are, positions, shots."""
+    def by_shape(self) -> Iterator[tuple[Int64[Tensor, " m"], Int64[Tensor, "m k s_plus_q"], int]]:
+        """Episodes grouped by ways and shots: their numbers, their positions, and n_shot."""
         shapes = np.array([self.n_way, self.n_shot]).T
-        for k, s in np.unique(shapes, axis=0).tolist():
-            which = torch.from_numpy((shapes == (k, s)).all(1).nonzero()[0])
-            yield which, self.positions[which, :k, self.room - s :], s
+        for n_way, n_shot in np.unique(shapes, axis=0).tolist():
+            numbers = torch.from_numpy((shapes == (n_way, n_shot)).all(1).nonzero()[0])
+            yield numbers, self.positions[numbers, :n_way, self.max_shots - n_shot :], n_shot
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeBatch:
+    """One episode on the device: its images class by class, support before queries."""
+
+    images: UInt8[Tensor, "b c h w"]
+    augmentation: Augmentation
+    classes: Int64[Tensor, " k"]  # index into the pool's classes
+    n_shot: int
+
+
+class EpisodeSampler:
+    """Draws the training episodes of each epoch from a pool, and loads their images.
+
+    `name` is part of the random keys, so that two samplers of one round draw independently.
+    """
+
+    def __init__(
+        self, name: str, pool: Pool, shape: EpisodeShape, n_episodes: int, device: torch.device
+    ) -> None:
+        self.name, self.pool, self.shape, self.n_episodes = name, pool, shape, n_episodes
+        self.loader, self.device = ImageLoader(pool, device), device
+
+    @property
+    def has_fixed_shape(self) -> bool:
+        """Whether all episodes of all epochs have the same ways and shots."""
+        return len(set(self.shape.ways)) == len(set(self.shape.shots)) == 1
+
+    def sample(
+        self,
+        key: tuple[int, int, int],
+        nearest: Int64[Tensor, "classes others"] | None = None,
+    ) -> EpisodeIndices:
+        """The episodes of one epoch with their augmentation; `key` is (seed, round, epoch)."""
+        rng = generator(f"{self.name}train", *key)
+        indices = sample_episodes(self.pool, self.shape, self.n_episodes, rng, nearest)
+        rng = generator(f"{self.name}augment", *key)
+        max_images = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
+        size = self.pool.table.image_size
+        augmentation = draw_augmentation(rng, self.n_episodes, max_images, size)
+        return replace(
+            indices,
+            positions=indices.positions.to(self.loader.index_device),
+            classes=indices.classes.to(self.device),
+            augmentation=augmentation.to(self.device),
+        )
+
+    def batches(self, indices: EpisodeIndices, order: Sequence[int]) -> Iterator[EpisodeBatch]:
+        """The episodes with these numbers, one after the other."""
+        assert indices.augmentation is not None
+        episodes = [indices.episode(i) for i in order]
+        loaded = self.loader.stream(positions.flatten() for positions, _ in episodes)
+        for i, images, (_, classes) in zip(order, loaded, episodes, strict=True):
+            augmentation = indices.augmentation.of(i, len(images))
+            yield EpisodeBatch(images, augmentation, classes, indices.n_shot[i])
 
 
 def check_pool(pool: Pool, shape: EpisodeShape) -> None:
-    """Say which class or option is at fault, before any time is spent on training."""
+    """Raise KedgeError if the pool has too few classes or images for episodes of this shape."""
     n_classes = len(pool.classes)
-    most_ways, most_shots = shape.ways[1], shape.shots[1]
-    if n_classes < most_ways:
+    max_ways, max_shots = shape.ways[1], shape.shots[1]
+    if n_classes < max_ways:
         raise KedgeError(
-            f"The {pool.name} pool has {n_classes} class{'es' if n_classes != 1 else ''}, but an "
-            f"episode needs {most_ways} (n_way): add classes or lower --n-way."
+            f"The {pool.name} pool has {pluralize(n_classes, 'class', 'classes')}, but an episode "
+            f"needs {max_ways} (n_way): add classes or lower --n-way."
         )
-    need = most_shots + shape.n_query
-    least = int(pool.counts.argmin())
-    if pool.counts[least] < need:
-        shots = counted(most_shots, "shot")
-        queries = counted(shape.n_query, "query", "queries")
+    need = max_shots + shape.n_query
+    smallest = int(pool.counts.argmin())
+    if pool.counts[smallest] < need:
+        images = pluralize(int(pool.counts[smallest]), "image")
+        shots = pluralize(max_shots, "shot")
+        queries = pluralize(shape.n_query, "query", "queries")
         raise KedgeError(
-            f"Class '{pool.classes[least]}' has {counted(int(pool.counts[least]), 'image')} in the "
-            f"{pool.name} pool, but an episode needs {need} of each class ({shots} + {queries}): "
-            "add images, or lower --n-shot or --n-query."
+            f"Class '{pool.classes[smallest]}' has {images} in the {pool.name} pool, but an "
+            f"episode needs {need} of each class ({shots} + {queries}): add images, or lower "
+            "--n-shot or --n-query."
         )
 
 
@@ -89,63 +146,62 @@ def sample_episodes(
     rng: np.random.Generator,
     nearest: Int64[Tensor, "classes others"] | None = None,
 ) -> EpisodeIndices:
-    """Distinct classes, then distinct images of each, sizes as they come.
+    """Draw distinct classes for each episode, then distinct images of each class.
 
-    Classes are drawn uniformly. Given for each class all others, the nearest first, every other
-    episode is a hard one on average; see `kedge.training.task2vec`.
+    Classes are drawn uniformly. If `nearest` lists for each class all others, nearest first, then
+    half of the episodes on average are hard ones; see `kedge.training.task2vec`.
     """
     check_pool(pool, shape)
-    most_ways, most_shots = shape.ways[1], shape.shots[1]
+    max_ways, max_shots = shape.ways[1], shape.shots[1]
     if nearest is None:
-        classes = _distinct(rng, n_episodes, len(pool.classes), most_ways)
+        classes = _sample_distinct(rng, n_episodes, len(pool.classes), max_ways)
     else:
-        classes = _hard(rng, n_episodes, nearest, most_ways)
+        classes = _sample_hard(rng, n_episodes, nearest, max_ways)
     counts = pool.counts.numpy()[classes]
-    within = _distinct_below(rng, counts, most_shots + shape.n_query)
-    positions = pool.starts.numpy()[classes][..., None] + within
-    n_way, n_shot = (_drawn(rng, n_episodes, *r) for r in (shape.ways, shape.shots))
-    # The plan's room is for the most shots that were drawn, which may be fewer than allowed.
-    positions = positions[:, :, most_shots - max(n_shot) :]
+    within_class = _sample_distinct_below(rng, counts, max_shots + shape.n_query)
+    positions = pool.starts.numpy()[classes][..., None] + within_class
+    n_way, n_shot = (_sample_counts(rng, n_episodes, *r) for r in (shape.ways, shape.shots))
+    # Padding is for the most shots that were drawn, which may be fewer than the range allows.
+    positions = positions[:, :, max_shots - max(n_shot) :]
     return EpisodeIndices(torch.from_numpy(positions), torch.from_numpy(classes), n_way, n_shot)
 
 
 def sample_anchors(
     n_anchors: int, per_step: int, n_episodes: int, rng: np.random.Generator
 ) -> Int64[Tensor, "e anchors"]:
-    """Which anchors each step is held against, without replacement; all when there are few."""
-    chosen = _distinct(rng, n_episodes, n_anchors, min(per_step, n_anchors))
-    return torch.from_numpy(chosen)
+    """The anchors of each episode, drawn without replacement; all if there are at most per_step."""
+    return torch.from_numpy(_sample_distinct(rng, n_episodes, n_anchors, min(per_step, n_anchors)))
 
 
-def _distinct(rng: np.random.Generator, rows: int, n: int, k: int) -> np.ndarray:
-    """`rows` draws of k distinct numbers below n: the places of the k smallest of n keys."""
-    return rng.random((rows, n), dtype=np.float32).argsort(axis=1, kind="stable")[:, :k]
+def _sample_distinct(rng: np.random.Generator, n_draws: int, n: int, k: int) -> np.ndarray:
+    """k distinct numbers below n for each draw: the indices of the k smallest of n random keys."""
+    return rng.random((n_draws, n), dtype=np.float32).argsort(axis=1, kind="stable")[:, :k]
 
 
-def _hard(
-    rng: np.random.Generator, rows: int, nearest: Int64[Tensor, "classes others"], k: int
+def _sample_hard(
+    rng: np.random.Generator, n_draws: int, nearest: Int64[Tensor, "classes others"], k: int
 ) -> np.ndarray:
-    """With probability ½ a class and k−1 of its 2(k−1) nearest, otherwise any classes."""
-    uniform = _distinct(rng, rows, len(nearest), k)
+    """With probability ½ a class and k−1 of its 2(k−1) nearest, otherwise any k classes."""
+    uniform = _sample_distinct(rng, n_draws, len(nearest), k)
     first = uniform[:, :1]
     n_near = min(2 * (k - 1), nearest.shape[1])
-    near = nearest.numpy()[first[:, 0]]
-    others = np.take_along_axis(near, _distinct(rng, rows, n_near, k - 1), axis=1)
-    hard = rng.random((rows, 1)) < 0.5
-    return np.where(hard, np.concatenate([first, others], axis=1), uniform)
+    neighbours = nearest.numpy()[first[:, 0]]
+    others = np.take_along_axis(neighbours, _sample_distinct(rng, n_draws, n_near, k - 1), axis=1)
+    is_hard = rng.random((n_draws, 1)) < 0.5
+    return np.where(is_hard, np.concatenate([first, others], axis=1), uniform)
 
 
-def _drawn(rng: np.random.Generator, n: int, least: int, most: int) -> tuple[int, ...]:
-    """Nothing is drawn where there is no choice, so that a range of one equals a number."""
+def _sample_counts(rng: np.random.Generator, n: int, least: int, most: int) -> tuple[int, ...]:
+    """n numbers of a range. A range of one number draws nothing, so that it equals that number."""
     if least == most:
         return (least,) * n
     return tuple(rng.integers(least, most + 1, size=n).tolist())
 
 
-def _distinct_below(rng: np.random.Generator, counts: np.ndarray, k: int) -> np.ndarray:
+def _sample_distinct_below(rng: np.random.Generator, counts: np.ndarray, k: int) -> np.ndarray:
     """For each entry of `counts`, k distinct numbers below it. Shape: counts.shape + (k,).
 
-    Floyd's sampling, all rows at once: its cost grows with k, not with the size of a class.
+    Floyd's sampling for all entries at once: its cost grows with k, not with the class size.
     """
     chosen = np.empty((*counts.shape, k), dtype=np.int64)
     for i in range(k):
@@ -153,4 +209,4 @@ def _distinct_below(rng: np.random.Generator, counts: np.ndarray, k: int) -> np.
         draw = rng.integers(0, last + 1)
         taken = (chosen[..., :i] == draw[..., None]).any(axis=-1)
         chosen[..., i] = np.where(taken, last, draw)
-    return rng.permuted(chosen, axis=-1)  # Floyd's order is not uniform; support must be
+    return rng.permuted(chosen, axis=-1)  # Floyd's order is not uniform, but support must be

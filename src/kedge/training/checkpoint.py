@@ -1,7 +1,8 @@
-"""The state of a round on disk: what it needs to go on when it was stopped, at whatever moment."""
+"""The state of a round in training: its plateau schedule, and the file from which it continues."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import asdict
@@ -11,43 +12,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.config import (
-    Schedule,
-    from_dict,
-    require,
-)
-from kedge.errors import KedgeError
+from kedge.config import Schedule
+from kedge.errors import KedgeError, require
 from kedge.evaluation.results import Epoch
-from kedge.models.model import Model, state_of
+from kedge.models.model import Model
+from kedge.models.model_file import current_spec
 from kedge.training.step import TrainStep
-from kedge.utils.atomic_io import (
-    load_tensors,
-    save_tensors,
-    under,
-)
+from kedge.utils.atomic_io import load_tensors, save_tensors, strip_prefix
+from kedge.utils.config_io import from_dict
 
-WHAT = "state of a stopped run"
-QUICK = 0.25  # seconds of saving that do not matter
-LEAST_RATE = 1 / 1000  # of the learning rate at the start; ten halvings lie below it
+FILE_KIND = "state of a stopped run"
+CHEAP_SAVE = 0.25  # seconds; a save that takes less is made after every epoch
+MIN_LR_FRACTION = 1 / 1000  # of the initial learning rate; ten halvings are below it
 
 
 class Checkpoint:
-    """All that a round needs to go on: weights, optimizer, rate, curve, and the best so far."""
+    """Weights, optimizer state, learning rate, training curve and the best weights so far."""
 
     def __init__(self, step: TrainStep, lr: float) -> None:
         self.step, self.lr = step, lr
-        self.best, self.best_epoch = -math.inf, 0
-        self.stale = 0  # epochs since the best, or since the rate was last halved
+        self.best, self.best_epoch = -math.inf, 0  # validation accuracy
+        self.stale = 0  # epochs since the best one, or since the learning rate was last halved
         self.history: list[Epoch] = []
-        self.seconds = 0.0
-        self.saved_at, self.saving = 0.0, 0.0  # of these seconds, and how long it took
+        self.seconds = 0.0  # of training so far
+        self.saved_at, self.save_duration = 0.0, 0.0  # `seconds` at the last save; its duration
         self.best_weights: dict[str, Tensor] = {}
 
     def ended(self, schedule: Schedule) -> bool:
-        """Also where the rate has been halved so often that nothing moves any more."""
-        return len(self.history) >= schedule.epochs or self.lr < schedule.lr * LEAST_RATE
+        """Whether all epochs are done, or the learning rate is too small to change anything."""
+        return len(self.history) >= schedule.epochs or self.lr < schedule.lr * MIN_LR_FRACTION
 
     def record(self, epoch: Epoch, patience: int) -> None:
+        """Add an epoch: keep its weights if it is the best, halve the rate on a plateau."""
         self.history.append(epoch)
         self.stale += 1
         if epoch.val_accuracy > self.best:
@@ -61,10 +57,12 @@ class Checkpoint:
 
     @property
     def worth_saving(self) -> bool:
-        """Where saving takes long, only one part in fifty of the time is spent on it."""
-        return self.saving < QUICK or 50 * self.saving < self.seconds - self.saved_at
+        """Whether saving is cheap, or would take at most 1/50 of the time since the last save."""
+        since_save = self.seconds - self.saved_at
+        return self.save_duration < CHEAP_SAVE or 50 * self.save_duration < since_save
 
     def save(self, path: Path, identity: str) -> None:
+        """Write a file that only a run with the same `identity` can continue."""
         began = time.perf_counter()
         tensors = {
             **{f"now.{k}": v for k, v in self._weights().items()},
@@ -81,49 +79,52 @@ class Checkpoint:
             "history": [asdict(epoch) for epoch in self.history],
         }
         save_tensors(path, tensors, about)
-        self.saved_at, self.saving = self.seconds, time.perf_counter() - began
+        self.saved_at, self.save_duration = self.seconds, time.perf_counter() - began
 
     def load(self, path: Path, identity: str, epochs: int) -> None:
-        about, mapped = load_tensors(path, WHAT, "; delete it to start again")
+        """Continue from a file. Raises KedgeError if it is damaged or of another run."""
+        about, mapped = load_tensors(path, FILE_KIND, "; delete it to start again")
         tensors = {key: value.clone() for key, value in mapped.items()}
-        if about.get("identity") != identity:
+        if _with_current_options(about.get("identity")) != identity:
             raise KedgeError(
-                f"{path}: a stopped run with other options, images or starting weights lies "
-                "here; repeat its command to continue it, or delete this file to start anew."
+                f"{path}: this is a stopped run with other options, images or starting weights. "
+                "Repeat its command to continue it, or delete this file to start again."
             )
         try:
-            self._take(about, tensors)
+            self._set_state(about, tensors)
         except (KedgeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
-            raise KedgeError(f"{path}: this {WHAT} is damaged; delete it to start again.") from None
-        done = len(self.history)
+            message = f"{path}: this {FILE_KIND} is damaged; delete it to start again."
+            raise KedgeError(message) from None
+        n_done = len(self.history)
         require(
-            done <= epochs,
-            f"{path}: a stopped run lies here that has done {done} epochs, and --epochs is "
-            f"{epochs}: give {done} or more to continue it, or delete this file to start anew.",
+            n_done <= epochs,
+            f"{path}: this stopped run has done {n_done} epochs, but --epochs is {epochs}. Give "
+            f"{n_done} or more to continue it, or delete this file to start again.",
         )
 
-    def _take(self, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """A file may hold anything: what does not fit raises one thing or another."""
-        now, best = (under(prefix, tensors) for prefix in ("now.", "best."))
-        own = {key: (value.shape, value.dtype) for key, value in self._weights().items()}
-        if any({k: (v.shape, v.dtype) for k, v in each.items()} != own for each in (now, best)):
-            raise ValueError("weights of another network")
+    def _set_state(self, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take over the contents of a file. Unexpected contents raise one of various errors."""
+        now, best = (strip_prefix(prefix, tensors) for prefix in ("now.", "best."))
+        expected = {key: (value.shape, value.dtype) for key, value in self._weights().items()}
+        for weights in (now, best):
+            if {k: (v.shape, v.dtype) for k, v in weights.items()} != expected:
+                raise ValueError("weights of another network")
         self.history = [from_dict(Epoch, epoch) for epoch in about["history"]]
         self.lr, self.best, self.seconds = (float(about[k]) for k in ("lr", "best", "seconds"))
         self.stale, self.best_epoch = int(about["stale"]), int(about["best_epoch"])
         self._set_weights(now)
         self.best_weights = best
-        self._set_moments(under("adam.", tensors))
+        self._set_moments(strip_prefix("adam.", tensors))
 
     def _weights(self) -> dict[str, Tensor]:
-        weights = state_of(self.step.student)
-        return weights if self.step.rows is None else {**weights, "rows": self.step.rows.detach()}
+        weights, embeddings = self.step.student.state_dict(), self.step.class_embeddings
+        return weights if embeddings is None else {**weights, "rows": embeddings.detach()}
 
     def _set_weights(self, weights: dict[str, Tensor]) -> None:
-        own = self._weights()
+        current = self._weights()
         with torch.no_grad():
             for key, value in weights.items():
-                own[key].copy_(value)
+                current[key].copy_(value)
 
     def _moments(self) -> dict[str, Tensor]:
         state = self.step.optimizer.state_dict()["state"]
@@ -135,25 +136,36 @@ class Checkpoint:
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
             i, name = key.split(".", 1)
-            # Fused Adam walks through memory: a moment must lie there as its weight does.
-            like = weights[int(i)]
-            laid_out = torch.empty_like(like).copy_(value) if value.ndim else value
-            state.setdefault(int(i), {})[name] = laid_out
+            weight = weights[int(i)]
+            # Fused Adam reads memory in order: a moment must have the layout of its weight.
+            moment = torch.empty_like(weight).copy_(value) if value.ndim else value
+            state.setdefault(int(i), {})[name] = moment
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-def is_checkpoint_of(file: Path, checkpoint: Path) -> bool:
-    """Whether a model is there and beside it the state of the very round that made it.
+def _with_current_options(identity: Any) -> Any:
+    """The identity of a stopped run, with the current names of options renamed since."""
+    try:
+        data = json.loads(identity)
+        data["method"], head = current_spec(data["method"]), data["model"]["head"]
+        head["head"] = current_spec(head["head"])
+    except (AttributeError, KeyError, TypeError, ValueError):  # damaged, or of another program
+        return identity
+    return json.dumps(data)
 
-    A command leaves both if it is killed when the model is in its place and its state is not yet
-    removed.
+
+def is_checkpoint_of(model_path: Path, checkpoint: Path) -> bool:
+    """Whether both files exist and the checkpoint is of the round that made the model.
+
+    A command leaves both if it is killed after it has saved the model.
     """
-    if not (file.exists() and checkpoint.exists()):
+    if not (model_path.exists() and checkpoint.exists()):
         return False
     try:
-        model, (_, state) = Model.load(file), load_tensors(checkpoint, WHAT)
-    except KedgeError:  # whatever they are, they are to be left alone
+        model, (_, tensors) = Model.load(model_path), load_tensors(checkpoint, FILE_KIND)
+    except KedgeError:  # unreadable files are not touched
         return False
-    made, best = state_of(model), under("best.", state)
-    best.pop("rows", None)  # a model has them as anchors
-    return best.keys() == made.keys() and all(torch.equal(best[key], made[key]) for key in made)
+    weights, best = model.state_dict(), strip_prefix("best.", tensors)
+    best.pop("rows", None)  # class embeddings, which a model has as anchors
+    same_keys = best.keys() == weights.keys()
+    return same_keys and all(torch.equal(best[key], weights[key]) for key in weights)

@@ -1,234 +1,219 @@
 """A whole training step as one CUDA graph, replayed for every episode of an epoch.
 
-Gathering, augmentation, teacher, student, backward and optimizer are recorded once. The plan of an
-epoch lies on the device, and so does the number of the episode, which each replay moves on by one:
-the host starts replays and computes nothing. Shapes must be the same for all episodes.
+Loading, augmentation, teacher, student, backward and optimizer are captured once. The indices of
+an epoch are on the device, and so is the number of the episode, which each replay increments: the
+host only launches replays. All episodes must have the same shape.
 
-Images that do not fit on the device are read ahead, and put where the graph looks for them before
-each replay.
+Images that do not fit on the device are read ahead and copied before each replay into the buffer
+that the graph reads.
 
-Where a step has several episodes there are two graphs, one for an episode and one for what follows
-the last of them. Between them processes add up what each has found.
+A step on several episodes has two graphs, one for an episode and one for the update after the last
+of them. Between the two, processes sum their gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from kedge.data.augment import Augmentation
-from kedge.episodes.loader import ImageLoader
-from kedge.models.model import state_of
-from kedge.training.step import (
-    EpisodeBatch,
-    MultiEpisodeStep,
-    TrainStep,
-)
+from kedge.episodes.sampler import EpisodeBatch, EpisodeIndices, EpisodeSampler
+from kedge.errors import require
+from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep
 from kedge.utils import distributed
 from kedge.utils.progress import Tick
 
-WARM_UP = 3  # steps before a graph can be recorded
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """The episodes of an epoch from one source, on the device; e episodes of b images.
-
-    Where the pixels are elsewhere, so are the positions, and `slot` has the images of one episode.
-    """
-
-    pixels: ImageLoader
-    positions: Int64[Tensor, "e b"]
-    how: Augmentation
-    classes: Int64[Tensor, "e k"]
-    n_shot: int
-    slot: UInt8[Tensor, "b c h w"] | None = None
-
-    def at(self, number: Int64[Tensor, " 1"]) -> EpisodeBatch:
-        """The episode of that number, which is on the device too."""
-        top, left, mirrored, colour, classes = (
-            tensor.index_select(0, number).squeeze(0) for tensor in self._drawn()
-        )
-        images = self.slot
-        if images is None:
-            images = self.pixels.fetch(self.positions.index_select(0, number).squeeze(0))
-        return EpisodeBatch(images, Augmentation(top, left, mirrored, colour), classes, self.n_shot)
-
-    def filled(self, order: Sequence[int]) -> Iterator[None]:
-        """Before each of these episodes its images are put into the slot."""
-        assert self.slot is not None
-        for images in self.pixels.stream(self.positions[i] for i in order):
-            self.slot.copy_(images)  # both on the device
-            yield
-
-    def _tensors(self) -> Iterator[Tensor]:
-        yield self.positions
-        yield from self._drawn()
-
-    def _drawn(self) -> Iterator[Tensor]:
-        for each in fields(self.how):
-            yield getattr(self.how, each.name)
-        yield self.classes
-
-    def take(self, other: Planned) -> None:
-        """The plan of another epoch in the same place."""
-        for mine, theirs in zip(self._tensors(), other._tensors(), strict=True):
-            mine.copy_(theirs)
-
-    def kept(self) -> Planned:
-        """A copy that nobody else will change."""
-        positions, top, left, mirrored, colour, classes = (t.clone() for t in self._tensors())
-        how = Augmentation(top, left, mirrored, colour)
-        slot = None if self.pixels.resident else self.pixels.fetch(positions[0])
-        return Planned(self.pixels, positions, how, classes, self.n_shot, slot)
+N_WARM_UP = 3  # steps before a graph can be captured
 
 
 class GraphedStep:
-    """Recorded when it is made, which leaves the model and the optimizer as they were."""
+    """Runs epochs by replaying a captured step.
+
+    It is built from the first epoch: the episodes of each sampler, and the anchors of each step.
+    Capturing leaves the model and the optimizer unchanged.
+    """
 
     def __init__(
         self,
         step: TrainStep,
-        new: Planned,
-        old: Planned | None,
+        samplers: Sequence[EpisodeSampler],
+        episodes: Sequence[EpisodeIndices],
         anchors: Float[Tensor, "classes r"],
-        chosen: Int64[Tensor, "e a"] | None,
-        batch: int = 1,
+        anchor_indices: Int64[Tensor, "e a"] | None,
+        tasks_per_step: int = 1,
     ) -> None:
-        self.step, self.anchors, self.batch = step, anchors, batch
-        self.new, self.old = new.kept(), None if old is None else old.kept()
-        self.chosen = None if chosen is None else chosen.clone()
+        self.step, self.anchors, self.tasks_per_step = step, anchors, tasks_per_step
+        pairs = zip(samplers, episodes, strict=True)
+        self.episodes = [_StaticEpisodes(sampler, indices) for sampler, indices in pairs]
+        self.anchor_indices = None if anchor_indices is None else anchor_indices.clone()
         self.number = torch.zeros(1, dtype=torch.int64, device=step.student.device)
-        self.losses = torch.zeros(3, device=step.student.device)
-        self.shared = MultiEpisodeStep(step)
-        self.total = self.shared.nothing()
+        self.metrics = StepMetrics.zeros(step.student.device)
+        self.multi = MultiEpisodeStep(step)
+        self.total = torch.zeros(sum(self.multi.sizes), device=step.student.device)
         with (
-            _unchanged(step),
+            _restored(step),
             torch.random.fork_rng(devices=[step.student.device]),
-            # The convolutions that are fastest for these shapes are found out first.
+            # Let cuDNN choose the fastest convolutions for these shapes before the capture.
             torch.backends.cudnn.flags(enabled=True, benchmark=True),
         ):
-            self.graph = self._recorded(self._one if batch == 1 else self._part)
-            self.end = None if batch == 1 else self._recorded(self._rest)
+            self.graph = self._capture(self._one if tasks_per_step == 1 else self._accumulate)
+            self.update = None if tasks_per_step == 1 else self._capture(self._update)
 
-    def _recorded(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):
+    def _capture(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(N_WARM_UP):
                 self.number.zero_()
                 body()
-        torch.cuda.current_stream().wait_stream(aside)
-        draws = torch.cuda.default_generators[torch.cuda.current_device()]
-        spare = draws.clone_state()
+        torch.cuda.current_stream().wait_stream(stream)
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        spare = generator.clone_state()
         try:
             with torch.cuda.graph(graph):
                 body()
         except BaseException:
-            # PyTorch leaves it in the state of one that is being recorded (its issue 171263), and
-            # whoever goes on without a graph could not draw from it.
-            draws.graphsafe_set_state(spare)
+            # PyTorch leaves the generator in its capturing state (PyTorch issue 171263), in which
+            # training without a graph could not draw from it.
+            generator.graphsafe_set_state(spare)
             raise
         return graph
 
     def _one(self) -> None:
-        self.losses += self.step(*self._episode())
+        self.metrics += self.step(self._inputs())
         self.number += 1
 
-    def _part(self) -> None:
-        self.total += self.shared.episode(*self._episode())
+    def _accumulate(self) -> None:
+        self.total += self.multi.episode(self._inputs())
 
-    def _rest(self) -> None:
-        self.losses += self.shared.end(self.total, self.batch)
+    def _update(self) -> None:
+        self.metrics += self.multi.end(self.total, self.tasks_per_step)
         self._begin()
 
     def _begin(self) -> None:
-        self.shared.begin()
+        self.multi.begin()
         self.total.zero_()
 
-    def _episode(self) -> tuple[EpisodeBatch, Float[Tensor, "a r"] | None, EpisodeBatch | None]:
-        task = self.new.at(self.number)
-        old_task = None if self.old is None else self.old.at(self.number)
+    def _inputs(self) -> StepInputs:
+        """The inputs of the current episode."""
+        batches = [episodes.batch(self.number) for episodes in self.episodes]
         anchors = None
-        if self.chosen is not None:
-            anchors = self.anchors[self.chosen.index_select(0, self.number).squeeze(0)]
-        return task, anchors, old_task
+        if self.anchor_indices is not None:
+            anchors = self.anchors[self.anchor_indices.index_select(0, self.number).squeeze(0)]
+        return StepInputs(*batches, anchors=anchors)
 
     def epoch(
         self,
-        new: Planned,
-        old: Planned | None,
-        chosen: Int64[Tensor, "e a"] | None,
+        episodes: Sequence[EpisodeIndices],
+        anchor_indices: Int64[Tensor, "e a"] | None,
         tick: Tick,
-        noise: Callable[[int], int],
-    ) -> Float[Tensor, " 3"]:
-        """The sum of the losses of all steps, still on the device. `noise` is the seed of an
-        episode, where a step has several."""
-        self.new.take(new)
-        if self.old is not None and old is not None:
-            self.old.take(old)
-        if self.chosen is not None and chosen is not None:
-            self.chosen.copy_(chosen)
+        seed_of: Callable[[int], int],
+    ) -> Float[Tensor, " metrics"]:
+        """Train on other episodes of the same shape. Returns the sum of the metrics of all steps,
+        still on the device.
+
+        `seed_of` gives the seed of an episode's noise if a step has several episodes.
+        """
+        for static, indices in zip(self.episodes, episodes, strict=True):
+            static.load(indices)
+        if self.anchor_indices is not None and anchor_indices is not None:
+            self.anchor_indices.copy_(anchor_indices)
         self.number.zero_()
-        self.losses.zero_()
-        firsts = range(0, len(new.positions), self.batch)
-        mine = [distributed.shard(range(first, first + self.batch)) for first in firsts]
-        ready = self._ready([i for step in mine for i in step])
-        if self.end is None:
-            for _ in ready:
+        self.metrics.zero_()
+        firsts = range(0, len(episodes[0]), self.tasks_per_step)
+        shards = [distributed.shard(range(i, i + self.tasks_per_step)) for i in firsts]
+        numbers = self._when_loaded([i for shard in shards for i in shard])
+        if self.update is None:
+            for _ in numbers:
                 self.graph.replay()
                 tick(1)
-            return self.losses
+            return self.metrics
         self._begin()
-        for step in mine:
-            for i in islice(ready, len(step)):
-                torch.manual_seed(noise(i))
+        for shard in shards:
+            for i in islice(numbers, len(shard)):
+                torch.manual_seed(seed_of(i))
                 self.number.fill_(i)
                 self.graph.replay()
             self.total.copy_(distributed.all_reduce(self.total))
-            self.end.replay()
-            tick(self.batch)
-        return self.losses
+            self.update.replay()
+            tick(self.tasks_per_step)
+        return self.metrics
 
-    def _ready(self, order: Sequence[int]) -> Iterator[int]:
-        """These episodes, each when its images are where the graph looks for them."""
-        sources = [source for source in (self.new, self.old) if source is not None]
-        slots = [source.filled(order) for source in sources if source.slot is not None]
-        for i, *_ in zip(order, *slots, strict=True):
+    def _when_loaded(self, order: Sequence[int]) -> Iterator[int]:
+        """These numbers of episodes, each when its images are where the graph reads them."""
+        streams = [static.stream(order) for static in self.episodes if static.images is not None]
+        for i, *_ in zip(order, *streams, strict=True):
             yield i
 
 
-class _unchanged:
-    """Weights, statistics and moments are afterwards what they were, in the same memory."""
+class _StaticEpisodes:
+    """The episodes of one epoch in device memory at fixed addresses, where a graph reads them.
 
-    def __init__(self, step: TrainStep) -> None:
-        self.step = step
+    If the images are not on the device, `images` holds those of the current episode, and positions
+    are on the host.
+    """
 
-    def __enter__(self) -> None:
-        self.before = [tensor.clone() for tensor in self._tensors()]
-        self.had_moments = bool(self.step.optimizer.state)
+    def __init__(self, sampler: EpisodeSampler, indices: EpisodeIndices) -> None:
+        require(sampler.has_fixed_shape, "ways and shots are drawn for each episode.")
+        self.loader, self.n_shot = sampler.loader, indices.n_shot[0]
+        self.positions, *self.rest = (tensor.clone() for tensor in self._tensors(indices))
+        self.images = None if self.loader.resident else self.loader.fetch(self.positions[0])
 
-    def __exit__(self, *error: object) -> None:
+    def load(self, indices: EpisodeIndices) -> None:
+        """Overwrite the buffers with another epoch's episodes."""
+        buffers = (self.positions, *self.rest)
+        for buffer, tensor in zip(buffers, self._tensors(indices), strict=True):
+            buffer.copy_(tensor)
+
+    def batch(self, number: Int64[Tensor, " 1"]) -> EpisodeBatch:
+        """The episode with this number, which is on the device too."""
+        top, left, mirrored, colour, classes = (
+            tensor.index_select(0, number).squeeze(0) for tensor in self.rest
+        )
+        images = self.images
+        if images is None:
+            images = self.loader.fetch(self.positions.index_select(0, number).squeeze(0))
+        return EpisodeBatch(images, Augmentation(top, left, mirrored, colour), classes, self.n_shot)
+
+    def stream(self, order: Sequence[int]) -> Iterator[None]:
+        """Copy the images of these episodes into the buffer, one episode per iteration."""
+        assert self.images is not None
+        for images in self.loader.stream(self.positions[i] for i in order):
+            self.images.copy_(images)  # both on the device
+            yield
+
+    @staticmethod
+    def _tensors(indices: EpisodeIndices) -> Iterator[Tensor]:
+        assert indices.augmentation is not None
+        how = indices.augmentation
+        yield indices.positions.flatten(1)
+        yield from (how.top, how.left, how.mirrored, how.colour)
+        yield indices.classes
+
+
+@contextmanager
+def _restored(step: TrainStep) -> Iterator[None]:
+    """Restore weights, statistics and optimizer moments on exit, in the same memory."""
+
+    def moments() -> list[Tensor]:
+        states = step.optimizer.state.values()
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    weights = list(step.student.state_dict().values())
+    if step.class_embeddings is not None:
+        weights.append(step.class_embeddings.detach())
+    before = [tensor.clone() for tensor in (*weights, *moments())]
+    try:
+        yield
+    finally:
         with torch.no_grad():
-            for tensor in self._moments() if not self.had_moments else ():
-                tensor.zero_()
-            tensors = list(self._tensors())
-            for tensor, value in zip(tensors, self.before, strict=False):
+            if len(before) == len(weights):  # there were no moments before the first step
+                before += [torch.zeros_like(moment) for moment in moments()]
+            for tensor, value in zip((*weights, *moments()), before, strict=False):
                 tensor.copy_(value)
-        self.step.optimizer.zero_grad(set_to_none=True)
-
-    def _tensors(self) -> Iterator[Tensor]:
-        """Moments last: before the first step there are none."""
-        yield from state_of(self.step.student).values()
-        if self.step.rows is not None:
-            yield self.step.rows.detach()
-        yield from self._moments()
-
-    def _moments(self) -> Iterator[Tensor]:
-        for moments in self.step.optimizer.state.values():
-            yield from (value for value in moments.values() if isinstance(value, Tensor))
+        step.optimizer.zero_grad(set_to_none=True)

@@ -1,10 +1,10 @@
-"""One round of meta-training, from top to bottom.
+"""One round of meta-training, top to bottom.
 
-A round is the same for every method: episodes from the images that the method may read, a step
-on each, validation after every epoch, the learning rate halved on a plateau until it is too small
-to matter, the best weights kept, and at the end one anchor for each class. It can be stopped at any
-moment: its state is on disk, and the plan of an epoch depends on (seed, round, epoch) alone.
-Several processes draw the same plan and share the episodes of each step (`kedge.utils.distributed`).
+Every method has the same round: episodes of the images that the method may use, a step on each,
+validation after every epoch, a learning rate that is halved on plateaus until it is negligible, the
+best weights in the end, and one anchor per class. A stopped round continues from its checkpoint,
+since the episodes of an epoch depend on (seed, round, epoch) alone. Several processes draw the same
+episodes and share those of each step (`kedge.utils.distributed`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from pathlib import Path
 import torch
 
 from kedge.config import Schedule, TrainConfig
-from kedge.data.pools import (
-    Pool,
-    RoundData,
-    Pool.concat,
-)
+from kedge.data.pools import Pool, RoundData
 from kedge.episodes.loader import ImageLoader
 from kedge.episodes.sampler import check_pool, sample_episodes
 from kedge.errors import KedgeError, require
@@ -31,118 +27,94 @@ from kedge.evaluation.accuracy import episode_accuracies
 from kedge.evaluation.results import Epoch
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
-from kedge.models.model import (
-    LineageEntry,
-    Model,
-    state_of,
-    trainable_copy,
-)
+from kedge.models.model import Model, trainable_copy
+from kedge.models.model_config import LineageEntry
 from kedge.training.checkpoint import Checkpoint
 from kedge.training.loop import EpochRunner
-from kedge.training.step import TrainStep
+from kedge.training.step import StepMetrics, TrainStep
 from kedge.utils import distributed
 from kedge.utils.atomic_io import tensors_digest
 from kedge.utils.config_io import to_dict
 from kedge.utils.progress import Tick, no_tick
 from kedge.utils.seeding import generator
 
-BROKEN = "some {} are infinite or no numbers any more"
-LOST = 1e6  # nats of cross-entropy; where something is learned there are a few, or some hundred
+NOT_FINITE = "some {} are infinite or NaN"
+MAX_CROSS_ENTROPY = 1e6  # nats; a few hundred at most where something is learned
 
 
 @dataclass(frozen=True)
 class RoundResult:
+    """What a round gives: the model, its training curve, and how long it took."""
+
     model: Model
     history: tuple[Epoch, ...] = ()
-    seconds: float = 0.0  # of training and validation, also before it was stopped
-
-
-def training_pool(method: Method, delivery: RoundData) -> Pool:
-    """The images that the method trains on; asking for more than its due raises."""
-    if method.trains_on == "everything" and delivery.round > 0:
-        return Pool.concat("old and new", [delivery.old, delivery.new])
-    return delivery.new
-
-
-def check_batch(schedule: Schedule) -> None:
-    """Every process must have as many episodes of a step as the others."""
-    n = distributed.world_size()
-    require(
-        schedule.tasks_per_step % n == 0,
-        f"--tasks-per-step is {schedule.tasks_per_step}: it must be a multiple of the {n} processes, which share the "
-        "episodes of each step.",
-    )
+    seconds: float = 0.0  # of training and validation, including those before a stop
 
 
 def train_round(
     start: Model,
-    delivery: RoundData,
+    round_data: RoundData,
     method: Method,
     config: TrainConfig,
     checkpoint: Path | None = None,
     tick: Tick = no_tick,
     memory: Memory | None = None,
 ) -> RoundResult:
-    """Train `start` on a delivery. `start` itself is not changed: it is the teacher.
+    """Train a copy of `start`, which is also the frozen teacher, on the images of a round.
 
-    `memory` is what the method has kept of earlier rounds, as `remember` gave it.
+    Args:
+        checkpoint: file from which a stopped round continues, and to which this one is saved.
+        tick: called with the number of episodes that have just been trained.
+        memory: what the method kept of earlier rounds, from `remember`.
     """
-    memory, began = memory or {}, time.perf_counter()
-    check_batch(config.schedule)
-    pool = training_pool(method, delivery)
+    began, memory, schedule = time.perf_counter(), memory or {}, config.schedule
+    check_tasks_per_step(schedule.tasks_per_step)
+    pool = training_pool(method, round_data)
     check_pool(pool, config.episode)
-    check_pool(delivery.val, config.episode)
+    check_pool(round_data.val, config.episode)
     if method.alignment is not None:
         method.alignment.check(config.episode)
-    start = _as_the_first(start)
-    student = trainable_copy(start)
-    frozen = copy.deepcopy(start.head).eval().requires_grad_(False)
-    teacher = replace(start, embedding=start.embedding.eval(), head=frozen)
-    rows = (
-        start.head.rows(start.class_features(pool)) if start.head.learns_class_embeddings else None
-    )
-    if rows is not None:
-        rows = distributed.broadcast(rows.cpu()).to(start.device)
-    step = TrainStep(student, teacher, method, config.schedule.lr, rows, memory)
-    identity = _identity(start, pool, delivery, method, config, memory)
+    start = _broadcast_model(start)
+    step = _build_step(start, pool, method, schedule.lr, memory)
+    identity = _identity(start, pool, round_data, method, config, memory)
     require(
         distributed.broadcast(identity) == identity,
-        "The processes were given different images or settings: start all with the same command "
-        "on the same files.",
+        "The processes were given different images or settings: start all of them with the same "
+        "command on the same files.",
     )
-    state = Checkpoint(step, config.schedule.lr)
+    state = Checkpoint(step, schedule.lr)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
-        state.load(checkpoint, identity, config.schedule.epochs)
-        tick(len(state.history) * config.schedule.episodes)
-    practice = EpochRunner(step, pool, start.anchors, config, delivery.round)
-    validation = Validation(delivery.val, config, start.device)
-    around = time.perf_counter() - began  # what a round needs before and after its epochs
-    while not state.ended(config.schedule):
-        epoch = len(state.history)
+        state.load(checkpoint, identity, schedule.epochs)
+        tick(len(state.history) * schedule.episodes)
+    runner = EpochRunner(step, pool, start.anchors, config, round_data.round)
+    validator = Validator(round_data.val, config, start.device)
+    setup_seconds = time.perf_counter() - began
+
+    while not state.ended(schedule):
+        began, epoch = time.perf_counter(), len(state.history)
         step.set_lr(state.lr)
-        began = time.perf_counter()
-        losses = practice.epoch(epoch, tick)
-        fault = distributed.broadcast(_fault(losses, step))
-        accuracy = math.nan if fault else distributed.broadcast(validation(student))
+        metrics = runner.epoch(epoch, tick)
+        fault = distributed.broadcast(_divergence(metrics, step))
+        accuracy = math.nan if fault else distributed.broadcast(validator(step.student))
         if math.isnan(accuracy):
             raise KedgeError(
-                f"Round {delivery.round} ({method.label}) diverged in epoch {epoch + 1}: "
-                f"{fault or BROKEN.format('features')}. {_advice(epoch, config)}"
+                f"Round {round_data.round} ({method.label}) diverged in epoch {epoch + 1}: "
+                f"{fault or NOT_FINITE.format('features')}. {_divergence_advice(epoch, config)}"
             )
-        state.record(Epoch(epoch + 1, *losses, accuracy, state.lr), config.schedule.patience)
+        point = Epoch(epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr)
+        state.record(point, schedule.patience)
         state.seconds += time.perf_counter() - began
-        ended = state.ended(config.schedule)  # what comes then, anchors and tests, may take long
+        # The last epoch is always saved: anchors and tests, which follow, may take long.
+        ended = state.ended(schedule)
         if checkpoint is not None and (ended or distributed.broadcast(state.worth_saving)):
             state.save(checkpoint, identity)
-    if (left := config.schedule.epochs - len(state.history)) > 0:
-        tick(left * config.schedule.episodes)
+    if (n_skipped := schedule.epochs - len(state.history)) > 0:
+        tick(n_skipped * schedule.episodes)
+
     began = time.perf_counter()
     state.restore_best()
-    step.optimizer.zero_grad()
-    student.embedding.eval().requires_grad_(False)
-    student.head.eval().requires_grad_(False)
     entry = LineageEntry(
-        round=delivery.round,
+        round=round_data.round,
         method=method.label,
         classes=pool.classes,
         images=len(pool),
@@ -151,91 +123,129 @@ def train_round(
         best_epoch=state.best_epoch,
         val_accuracy=state.best,
     )
-    learned = None if step.rows is None else step.rows.detach()
-    model = replace(student.with_anchors_of(pool, learned), lineage=(*start.lineage, entry))
-    model = replace(model, anchors=distributed.broadcast(model.anchors.cpu()).to(model.device))
-    seconds = state.seconds + around + time.perf_counter() - began
+    model = replace(_with_new_anchors(step, pool), lineage=(*start.lineage, entry))
+    seconds = state.seconds + setup_seconds + time.perf_counter() - began
     return RoundResult(model, tuple(state.history), seconds)
 
 
-def remember(
-    method: Method, model: Model, delivery: RoundData, before: Memory, config: TrainConfig
-) -> Memory:
-    """What the method keeps for its next round, besides the model, once this one has ended."""
-    if method.alignment is None:
-        return {}
-    return method.alignment.remember(model, training_pool(method, delivery), before, config.seed)
+def training_pool(method: Method, round_data: RoundData) -> Pool:
+    """The images that the method trains on. Raises EntitlementError if it may not use them."""
+    if method.trains_on == "everything" and round_data.round > 0:
+        return Pool.concat("old and new", [round_data.old, round_data.train])
+    return round_data.train
 
 
-class Validation:
-    """Accuracy on the validation classes, always on the same episodes; NaN where there is none."""
-
-    def __init__(self, pool: Pool, config: TrainConfig, device: torch.device) -> None:
-        self.pool, self.pixels = pool, ImageLoader(pool, device)
-        rng = generator("validation", config.seed)
-        self.plan = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
-
-    def __call__(self, model: Model) -> float:
-        pool, there = self.pool, self.pixels.on_device
-        features = model.embed_rows(pool.table, pool.rows) if there is None else model.embed(there)
-        if not features.isfinite().all():  # some class would still be the likeliest
-            return math.nan
-        return float(episode_accuracies(model.head, features, self.plan).mean())
-
-
-def _fault(losses: tuple[float, float, float], step: TrainStep) -> str:
-    """Why nothing can be built on an epoch; empty if all is well."""
-    if not math.isfinite(sum(losses)):
-        return "the loss is not a number any more"
-    if losses[1] > LOST:
-        return f"the cross-entropy is {losses[1]:.0e}, far worse than that of guessing"
-    # The last step may have spoilt weights when its loss was still good, and where statistics are
-    # infinite, all features are alike. What a backbone of one's own had as infinite may stay so.
-    pairs = [*zip(state_of(step.teacher).values(), state_of(step.student).values(), strict=True)]
-    if step.rows is not None:
-        pairs.append((torch.zeros_like(step.rows), step.rows))
-    spoilt = [(now.isfinite() < was.isfinite()).any() for was, now in pairs]
-    return BROKEN.format("weights") if torch.stack(spoilt).any() else ""
-
-
-def _advice(epoch: int, config: TrainConfig) -> str:
-    usual = min(Schedule().lr, config.schedule.lr / 10)
-    lower = f"Start again with a lower --lr, such as {usual:g}, and another --out"
-    if epoch == 0:
-        return f"{lower}."
-    return (
-        f"{lower}; or keep what it had learned until then: the same command with --epochs {epoch} "
-        "(of 'kedge bench': and another --out) ends before that."
+def check_tasks_per_step(tasks_per_step: int) -> None:
+    """Raise KedgeError unless all processes get the same number of episodes in each step."""
+    n = distributed.world_size()
+    require(
+        tasks_per_step % n == 0,
+        f"--tasks-per-step is {tasks_per_step}: it must be a multiple of the number of processes, "
+        f"which is {n}.",
     )
 
 
-def _as_the_first(start: Model) -> Model:
-    """The very weights that the first process starts from: a backbone of one's own may be random.
+def remember(
+    method: Method, model: Model, round_data: RoundData, before: Memory, config: TrainConfig
+) -> Memory:
+    """What the method keeps for its next round besides the model, at the end of a round."""
+    if method.alignment is None:
+        return {}
+    return method.alignment.remember(model, training_pool(method, round_data), before, config.seed)
 
-    The model that is given stays as it is.
-    """
+
+class Validator:
+    """Mean accuracy in % on fixed validation episodes; NaN if a feature is not finite."""
+
+    def __init__(self, pool: Pool, config: TrainConfig, device: torch.device) -> None:
+        self.pool, self.loader = pool, ImageLoader(pool, device)
+        rng = generator("validation", config.seed)
+        self.indices = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
+
+    def __call__(self, model: Model) -> float:
+        pool, images = self.pool, self.loader.on_device
+        if images is None:
+            features = model.embed_rows(pool.table, pool.rows)
+        else:
+            features = model.embed(images)
+        if not features.isfinite().all():  # argmax would still name some class
+            return math.nan
+        return float(episode_accuracies(model.head, features, self.indices).mean())
+
+
+def _build_step(start: Model, pool: Pool, method: Method, lr: float, memory: Memory) -> TrainStep:
+    student, head = trainable_copy(start), start.head
+    frozen_head = copy.deepcopy(head).eval().requires_grad_(False)
+    teacher = replace(start, embedding=start.embedding.eval(), head=frozen_head)
+    embeddings = None
+    if head.learns_class_embeddings:
+        embeddings = head.initial_class_embeddings(start.class_features(pool))
+        embeddings = distributed.broadcast(embeddings.cpu()).to(start.device)
+    return TrainStep(student, teacher, method, lr, embeddings, memory)
+
+
+def _with_new_anchors(step: TrainStep, pool: Pool) -> Model:
+    """The student, ready for use, with anchors of the classes of this round."""
+    student, embeddings = step.student, step.class_embeddings
+    step.optimizer.zero_grad()
+    student.embedding.eval().requires_grad_(False)
+    student.head.eval().requires_grad_(False)
+    learned = None if embeddings is None else embeddings.detach()
+    model = student.with_anchors_of(pool, learned)
+    return replace(model, anchors=distributed.broadcast(model.anchors.cpu()).to(model.device))
+
+
+def _divergence(metrics: StepMetrics, step: TrainStep) -> str:
+    """Why training cannot continue after an epoch; empty if it can."""
+    if not math.isfinite(sum(metrics)):
+        return "the loss is infinite or NaN"
+    if metrics.cross_entropy > MAX_CROSS_ENTROPY:
+        return f"the cross-entropy is {metrics.cross_entropy:.0e}, far worse than guessing"
+    # The last step may have spoilt weights or statistics after its loss was computed. What was
+    # infinite in a user's backbone before training may stay so.
+    states = (model.state_dict().values() for model in (step.teacher, step.student))
+    pairs = [*zip(*states, strict=True)]
+    if step.class_embeddings is not None:
+        pairs.append((torch.zeros_like(step.class_embeddings), step.class_embeddings))
+    spoilt = [(now.isfinite() < before.isfinite()).any() for before, now in pairs]
+    return NOT_FINITE.format("weights") if torch.stack(spoilt).any() else ""
+
+
+def _divergence_advice(epoch: int, config: TrainConfig) -> str:
+    lower_lr = min(Schedule().lr, config.schedule.lr / 10)
+    advice = f"Start again with a lower --lr, such as {lower_lr:g}, and another --out"
+    if epoch == 0:
+        return f"{advice}."
+    return (
+        f"{advice}; or keep the epochs before: run the same command with --epochs {epoch} (for "
+        "'kedge bench' with another --out)."
+    )
+
+
+def _broadcast_model(start: Model) -> Model:
+    """A copy with the weights of the first process: a user's backbone may be random in each."""
     if distributed.world_size() == 1:
         return start
     copied = replace(
         start, embedding=copy.deepcopy(start.embedding), head=copy.deepcopy(start.head)
     )
     for module in (copied.embedding, copied.head):
-        own = {key: value.cpu() for key, value in module.state_dict().items()}
-        module.load_state_dict(distributed.broadcast(own))
+        state = {key: value.cpu() for key, value in module.state_dict().items()}
+        module.load_state_dict(distributed.broadcast(state))
     return replace(copied, anchors=distributed.broadcast(start.anchors.cpu()).to(start.device))
 
 
 def _identity(
     start: Model,
     pool: Pool,
-    delivery: RoundData,
+    round_data: RoundData,
     method: Method,
     config: TrainConfig,
     memory: Memory,
 ) -> str:
-    """Two runs with this in common do the same thing, so one may continue the other.
+    """Everything that decides what a round computes: with the same, one run may continue another.
 
-    For as long as both last: what an epoch does, does not depend on how many follow.
+    The number of epochs is left out, since no epoch depends on how many follow.
     """
     settings = to_dict(config)
     del settings["schedule"]["epochs"]
@@ -244,14 +254,14 @@ def _identity(
             "config": settings,
             "model": to_dict(start.config),
             "method": method.label,
-            "round": delivery.round,
+            "round": round_data.round,
             "start": start.fingerprint,
-            "device": start.device.type,  # the GPU computes in another precision
+            "device": start.device.type,  # a GPU computes in another precision
             "images": pool.table.fingerprint,
             "classes": pool.classes,
-            "validation": delivery.val.classes,
-            "validation images": delivery.val.table.fingerprint,
-            "rows": tensors_digest({"training": pool.rows, "validation": delivery.val.rows}),
+            "validation": round_data.val.classes,
+            "validation images": round_data.val.table.fingerprint,
+            "rows": tensors_digest({"training": pool.rows, "validation": round_data.val.rows}),
             "memory": tensors_digest(memory),
         }
     )

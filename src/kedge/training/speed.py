@@ -17,7 +17,8 @@ from kedge.episodes.sampler import check_pool
 from kedge.errors import require
 from kedge.evaluation.accuracy import EvalSpec, evaluate
 from kedge.methods.registry import parse_method
-from kedge.models.model import Model, ModelConfig, new_model, trainable_copy
+from kedge.models.model import Model, new_model, trainable_copy
+from kedge.models.model_config import ModelConfig
 from kedge.training.loop import EpochRunner
 from kedge.training.step import TrainStep, default_device
 from kedge.utils import progress
@@ -57,7 +58,7 @@ class TimedTraining:
         self.n_episodes = round(min(max(seconds / episode_s, MIN_EPISODES), MAX_EPISODES))
         del warm_up  # frees the memory of its CUDA graph
         self.runner = self._runner(self.n_episodes)
-        if self.step.pace.captured:
+        if self.step.mode.captured:
             self._run_epoch(self.runner)  # captures a graph of its own
 
     def _runner(self, n_episodes: int) -> EpochRunner:
@@ -144,7 +145,7 @@ def measure(
         "backbone": to_dict(backbone),
         "episode": to_dict(shape),
         "device": model.device.type,
-        "execution": asdict(training.step.pace),
+        "execution": asdict(training.step.mode),
         "peak_memory_mb": peak_memory_mb(),
         "environment": environment(),
     }

@@ -1,9 +1,8 @@
 """Which classes are hard to tell apart: Task2Vec in a cheap form.
 
 Achille, Lam, Tewari, Ravichandran, Maji, Fowlkes, Soatto, Perona: Task2Vec: Task Embedding for
-Meta-Learning, ICCV 2019. A class is described by which filters of the last block its images would
-move: the diagonal of the Fisher information, averaged within each filter. `plan_episodes` makes
-hard tasks of classes that are near each other.
+Meta-Learning, ICCV 2019. A class is described by the diagonal of the Fisher information of the last
+block, averaged within each filter. `sample_episodes` makes hard episodes of near classes.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from kedge.data.augment import plain
+from kedge.data.augment import to_float
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError
-from kedge.models.model import Model, eval_mode
+from kedge.models.embedding import eval_mode
+from kedge.models.model import Model
 from kedge.utils.progress import Tick, task
 from kedge.utils.seeding import generator
 
-MOST = 100  # images of a class
-GROUP = 10  # images in one backward pass
-DRAWS = 10  # labels of each image; with one, noise hides many a neighbour
+MAX_IMAGES = 100  # of each class
+BATCH_SIZE = 10  # images in one backward pass
+N_LABEL_DRAWS = 10  # for each image; with one, noise hides many neighbours
 NO_FILTERS = (
-    "Hard tasks need the filters of the backbone's last block, and none were found that its "
-    "features depend on: give the backbone an attribute last_block."
+    "Hard episodes need the filters of the backbone's last block, and its features depend on none. "
+    "Give the backbone an attribute last_block."
 )
 
 
@@ -37,34 +37,33 @@ def nearest_classes(
     key: tuple[int | str, ...],
     representatives: Float[Tensor, "classes r"] | None = None,
 ) -> Int64[Tensor, "classes others"]:
-    """For each class of the pool all others, the nearest first; what is drawn follows from the key.
+    """For each class of the pool all others, nearest first. All random draws depend on `key`.
 
-    Representatives of the pool's classes, if they are at hand, save a forward pass.
+    Passing the representatives of the pool's classes saves a forward pass.
     """
-    draws = [generator("task2vec", *key, name) for name in pool.classes]
+    rngs = [generator("task2vec", *key, name) for name in pool.classes]
     chosen = [
-        rows[torch.from_numpy(np.sort(rng.permutation(len(rows))[:MOST]))]
-        for rng, rows in zip(draws, pool.class_rows, strict=True)
+        rows[torch.from_numpy(np.sort(rng.permutation(len(rows))[:MAX_IMAGES]))]
+        for rng, rows in zip(rngs, pool.class_rows, strict=True)
     ]
-    n_images = sum(map(len, chosen))
     with (
         eval_mode(model.embedding),
         eval_mode(model.head),
-        task("looking for hard tasks: images", n_images) as tick,
+        task("measuring class distances: images", sum(map(len, chosen))) as tick,
     ):
         if representatives is None:
             features = [model.embed_rows(pool.table, rows) for rows in chosen]
             with torch.no_grad():
-                representatives = model.head.from_images(features)
+                representatives = model.head.representatives_from(features)
         fisher = torch.stack(
             [
                 class_fisher(model, pool, rows, representatives, rng, tick)
-                for rng, rows in zip(draws, chosen, strict=True)
+                for rng, rows in zip(rngs, chosen, strict=True)
             ]
         )
-    between = distances(fisher)
-    between.fill_diagonal_(-1)  # itself comes first, and is left out
-    return between.argsort(dim=1, stable=True)[:, 1:]
+    distances = fisher_distances(fisher)
+    distances.fill_diagonal_(-1)  # sorts each class before the others, and is cut off
+    return distances.argsort(dim=1, stable=True)[:, 1:]
 
 
 def class_fisher(
@@ -77,40 +76,45 @@ def class_fisher(
 ) -> Float64[Tensor, " filters"]:
     """E (∂ log p(y|x) / ∂w)² for each filter of the last block, averaged over its weights w.
 
-    Labels y are drawn from the model's own softmax, so the gradients of different images have
-    mean 0 and are independent: the cross terms vanish in expectation, and the square of the sum
-    over a group estimates the sum of the squares, for one backward pass instead of many.
+    Labels y are drawn from the model's softmax, so the gradients of different images are
+    independent with mean 0. Hence the squared gradient of a batch's sum estimates the sum of the
+    images' squared gradients, with one backward pass.
     """
     weights = {name: w.detach() for name, w in model.embedding.named_parameters()}
-    filters = {name: weights[name].requires_grad_() for name in _filters(model.embedding)}
+    filters = {name: weights[name].requires_grad_() for name in _filter_names(model.embedding)}
     n_filters = sum(len(w) for w in filters.values())
     total = torch.zeros(n_filters, dtype=torch.float64, device=model.device)
-    heights = torch.from_numpy(rng.random((len(rows), DRAWS)))
+    uniform = torch.from_numpy(rng.random((len(rows), N_LABEL_DRAWS)))
     with torch.enable_grad():
-        for some, height in zip(rows.split(GROUP), heights.split(GROUP), strict=True):
-            pixels = plain(pool.table.take(some).to(model.device))
+        batches = zip(rows.split(BATCH_SIZE), uniform.split(BATCH_SIZE), strict=True)
+        for batch_rows, batch_uniform in batches:
+            pixels = to_float(pool.table.take(batch_rows).to(model.device))
             features = functional_call(model.embedding, weights, (pixels,))
-            if not features.requires_grad:  # a layer may be there and not be used
+            if not features.requires_grad:  # the last layer may exist and not be used
                 raise KedgeError(NO_FILTERS)
             log_p = model.head.logits(features, representatives).log_softmax(1)
             # Backward is cheap, since it ends in the last block: one forward serves all draws.
-            for draw in height.T:
-                loss = F.nll_loss(log_p, _drawn(log_p, draw), reduction="sum")
-                slopes = torch.autograd.grad(
+            for draw in batch_uniform.T:
+                loss = F.nll_loss(log_p, _sample_labels(log_p, draw), reduction="sum")
+                gradients = torch.autograd.grad(
                     loss,
                     list(filters.values()),
                     retain_graph=True,
                     allow_unused=True,
                     materialize_grads=True,
                 )
-                total += torch.cat([slope.square().flatten(1).mean(1) for slope in slopes])
-            tick(len(some))
-    return total.cpu() / heights.numel()
+                total += torch.cat([g.square().flatten(1).mean(1) for g in gradients])
+            tick(len(batch_rows))
+    return total.cpu() / uniform.numel()
 
 
-def distances(fisher: Float64[Tensor, "classes filters"]) -> Float64[Tensor, "classes classes"]:
-    """1 − cos of F_a/(F_a+F_b) and F_b/(F_a+F_b): a filter counts as much as any other, however
-    strongly it answers. Filters that neither class would move do not count."""
+def fisher_distances(
+    fisher: Float64[Tensor, "classes filters"],
+) -> Float64[Tensor, "classes classes"]:
+    """1 − cos of F_a/(F_a+F_b) and F_b/(F_a+F_b), so that all filters have equal weight.
+
+    A filter whose information is 0 for both classes has no effect.
+    """
     rows = []
     for own in fisher:
         both = (own + fisher).clamp(min=torch.finfo(fisher.dtype).tiny)
@@ -118,22 +122,24 @@ def distances(fisher: Float64[Tensor, "classes filters"]) -> Float64[Tensor, "cl
     return torch.stack(rows)
 
 
-def _drawn(log_p: Float[Tensor, "n classes"], height: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """A class for each image, by its probability: where the running sum passes a given height."""
+def _sample_labels(
+    log_p: Float[Tensor, "n classes"], uniform: Float64[Tensor, " n"]
+) -> Int64[Tensor, " n"]:
+    """A class for each image by its probability: inverts the cumulative sum at uniform numbers."""
     sums = log_p.detach().exp().cumsum(1)
-    passed = sums < height.to(sums)[:, None] * sums[:, -1:]
+    passed = sums < uniform.to(sums)[:, None] * sums[:, -1:]
     return passed.sum(1).clamp(max=log_p.shape[1] - 1)
 
 
-def _filters(embedding: nn.Module) -> list[str]:
-    """The names of the last block's weights that are made of filters."""
+def _filter_names(embedding: nn.Module) -> list[str]:
+    """Names of the weights with filters in the last block: its matrices and convolutions."""
     backbone = embedding.get_submodule("backbone")
     block = getattr(backbone, "last_block", None)
     if block is None:
-        leaves = [m for m in backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-        block = leaves[-1] if leaves else nn.Module()
-    own = {id(w) for w in block.parameters() if w.ndim >= 2}
-    names = [name for name, w in embedding.named_parameters() if id(w) in own]
+        layers = [m for m in backbone.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+        block = layers[-1] if layers else nn.Module()
+    in_block = {id(w) for w in block.parameters() if w.ndim >= 2}
+    names = [name for name, w in embedding.named_parameters() if id(w) in in_block]
     if not names:
         raise KedgeError(NO_FILTERS)
     return names

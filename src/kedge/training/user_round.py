@@ -1,4 +1,8 @@
-"""One round on own images, after which every class that was delivered is known."""
+"""A round on a user's images: training, then what makes the model know every delivered class.
+
+`train_round` leaves anchors for the classes it trained on. Here the classes that only validated or
+were too small get anchors too, and the means of old classes are corrected for drift.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,9 @@ from pathlib import Path
 
 import torch
 
-from kedge.config import TrainConfig
-from kedge.data.pools import (
-    RoundData,
-    union,
-    whole,
-)
+from kedge.config import EpisodeOptions, TrainConfig
+from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
-from kedge.episodes.defaults import AnyEpisode
 from kedge.episodes.train_val_split import TrainValSplit
 from kedge.errors import KedgeError
 from kedge.methods.base import Memory
@@ -25,81 +24,90 @@ from kedge.training.round import train_round
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
 
-CONTRAST = 500  # images of other classes, beside those of which anchors are made
+MAX_CONTRAST = 500  # images, and classes, of those trained on that are used for other anchors
 
 
-def rehearsable(
-    shared: TrainValSplit, method: Method, memory: Memory, wish: AnyEpisode
+def limit_shots_to_memory(
+    split: TrainValSplit, method: Method, memory: Memory, options: EpisodeOptions
 ) -> TrainValSplit:
-    """Old tasks have the shots of new ones: fewer, where fewer images were kept of a class.
+    """The split with as many shots as the images kept of old classes allow for old episodes.
 
-    Raises where the method lacks what it needs, before any time is spent.
+    Raises KedgeError if the user asked for more shots, or the memory lacks what the method needs.
     """
-    alignment, shape = method.alignment, shared.shape
+    alignment, shape = method.alignment, split.shape
     while alignment is not None and method.weight:
         try:
             alignment.check(shape)
-            alignment.rehearse(memory, shape)
+            alignment.rehearsal_pool(memory, shape)
             break
         except KedgeError:
-            if wish.n_shot is not None or shape.n_shot == 1:
+            if options.n_shot is not None or shape.n_shot == 1:
                 raise
             shape = replace(shape, n_shot=shape.shots[1] - 1)
-    if shape == shared.shape:
-        return shared
-    reasons = [reason for reason in shared.reasons if not reason.startswith("--n-shot")]
-    fewer = f"--n-shot {shape.n_shot}: labelled examples of each, as many as the kept images allow"
-    return replace(shared, shape=shape, reasons=[fewer, *reasons])
+    if shape == split.shape:
+        return split
+    reasons = [reason for reason in split.reasons if not reason.startswith("--n-shot")]
+    fewer = f"--n-shot {shape.n_shot}: support images per class, as many as the kept images allow"
+    return replace(split, shape=shape, reasons=[fewer, *reasons])
 
 
-def one_round(
+def train_user_round(
     start: Model,
-    shared: TrainValSplit,
+    split: TrainValSplit,
     method: Method,
     config: TrainConfig,
     checkpoint: str | Path | None,
     table: ImageTable,
     memory: Memory | None = None,
 ) -> Model:
-    """The next round of a model. Its classes: those of earlier rounds, then those of this one."""
-    path = None if checkpoint is None else Path(checkpoint)
-    total = config.schedule.epochs * config.schedule.episodes
-    number = start.lineage[-1].round + 1 if start.lineage else 0
-    delivery = RoundData(number, shared.train, shared.val)
-    start = start.to(default_device())
-    with progress.task(f"round {number}: training episodes", total) as tick:
-        model = train_round(start, delivery, method, config, path, tick, memory).model
-    model = _knowing_all(model, shared, table)
-    delivered = set(table.classes)
-    order = (*(name for name in model.classes if name not in delivered), *table.classes)
-    model = replace(model, classes=order, anchors=model.anchors_of(order))
-    model = replace(model, places=compensated_means(start, model, table)).to("cpu")
-    agreed = None if model.places is None else distributed.broadcast(model.places)
-    return replace(model, anchors=distributed.broadcast(model.anchors), places=agreed)
+    """The model after its next round; its classes are the older ones, then those of the table.
 
-
-def _knowing_all(model: Model, shared: TrainValSplit, table: ImageTable) -> Model:
-    """Classes that only validated, or were too small, were delivered too: they get anchors.
-
-    A class that is known and now came with too few images to practise on keeps its anchor. Those
-    of the classes that were trained on are left as they are. But some heads learn a class by what
-    tells it from others, so a few of their images stand beside.
+    `split` divides the images of the table into training and validation.
     """
-    trained, apart = shared.train, shared.val.table is table  # others' images are no delivery
-    done, enough = set(trained.classes), set(shared.val.classes) if apart else set()
-    rest = [n for n in table.classes if n not in done and (n in enough or n not in model.classes)]
-    if not rest:
+    path = None if checkpoint is None else Path(checkpoint)
+    n_episodes = config.schedule.epochs * config.schedule.episodes
+    round = start.lineage[-1].round + 1 if start.lineage else 0
+    round_data = RoundData(round, split.train, split.val)
+    start = start.to(default_device())
+    with progress.task(f"round {round}: training episodes", n_episodes) as tick:
+        model = train_round(start, round_data, method, config, path, tick, memory).model
+    model = _add_missing_anchors(model, split, table)
+    delivered = set(table.classes)
+    classes = (*(name for name in model.classes if name not in delivered), *table.classes)
+    model = replace(model, classes=classes, anchors=model.anchors_of(classes))
+    model = replace(model, class_means=compensated_means(start, model, table)).to("cpu")
+    means = None if model.class_means is None else distributed.broadcast(model.class_means)
+    return replace(model, anchors=distributed.broadcast(model.anchors), class_means=means)
+
+
+def _add_missing_anchors(model: Model, split: TrainValSplit, table: ImageTable) -> Model:
+    """Add anchors of delivered classes that were not trained on.
+
+    A known class that is delivered with too few images for an episode keeps its anchor. Anchors of
+    trained classes do not change, but a sample of their images is passed to the head too, since
+    some heads define a class by its difference from others.
+    """
+    trained = split.train
+    trained_names = set(trained.classes)
+    # Validation images given separately are not part of the delivery.
+    val_names = set(split.val.classes) if split.val.table is table else set()
+    missing = [
+        name
+        for name in table.classes
+        if name not in trained_names and (name in val_names or name not in model.classes)
+    ]
+    if not missing:
         return model
-    step, classes = -(-len(trained) // CONTRAST), -(-len(done) // CONTRAST)
-    beside = replace(
+    image_stride = -(-len(trained) // MAX_CONTRAST)
+    class_stride = -(-len(trained_names) // MAX_CONTRAST)
+    contrast = replace(
         trained,
-        classes=trained.classes[::classes],
-        class_rows=tuple(rows[::step] for rows in trained.class_rows[::classes]),
+        classes=trained.classes[::class_stride],
+        class_rows=tuple(rows[::image_stride] for rows in trained.class_rows[::class_stride]),
     )
-    features = model.class_features(union("delivered", [whole("rest", table, rest), beside]))
+    pool = Pool.concat("delivered", [Pool.all("missing", table, missing), contrast])
     with torch.no_grad():
-        fresh = model.head.anchors(features)[: len(rest)]
-    anew = set(rest)
-    others = [name for name in model.classes if name not in anew]
-    anchors = torch.cat([model.anchors_of(others), fresh])
-    return replace(model, classes=(*others, *rest), anchors=anchors)
+        added = model.head.anchors(model.class_features(pool))[: len(missing)]
+    kept = [name for name in model.classes if name not in set(missing)]
+    anchors = torch.cat([model.anchors_of(kept), added])
+    return replace(model, classes=(*kept, *missing), anchors=anchors)
