@@ -1,0 +1,63 @@
+"""Render the results from the committed records.
+
+python -m reproduction             docs/results.md with its figure, and reproduction/claims.md
+python -m reproduction --records   first also the tables and figures beside every record
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from kedge.experiments.records import INDEX
+from reproduction.claims import Evidence
+from reproduction.figure import forest_plot, to_svg
+from reproduction.pages import claims_page, effects_grid, results_page
+from reproduction.studies import RECORDS, load_records
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def render_pages() -> dict[Path, bytes]:
+    """Path within the repository → content, for every generated page and figure."""
+    evidence = Evidence()
+    return {
+        Path("docs/results.md"): results_page(evidence).encode(),
+        Path("docs/figures/results-effects.svg"): to_svg(forest_plot(effects_grid(evidence))),
+        Path("reproduction/claims.md"): claims_page(evidence).encode(),
+    }
+
+
+def render_records() -> None:
+    """Renew the reports beside the records; only files that are kept there already."""
+    from kedge.report import write_collection, write_report  # slow to import: needs PyTorch
+
+    for name, record_set in load_records().items():
+        folder = RECORDS / name
+        with tempfile.TemporaryDirectory() as temporary:
+            if (folder / INDEX).exists():
+                write_collection(record_set, temporary)
+            else:
+                write_report(record_set.parts[""], temporary)
+            for file in (path for path in Path(temporary).rglob("*") if path.is_file()):
+                kept = folder / file.relative_to(temporary)
+                if kept.exists():
+                    shutil.copyfile(file, kept)
+        print(folder.relative_to(ROOT))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--records", action="store_true", help="renew the reports of the records")
+    if parser.parse_args().records:
+        render_records()
+    for path, content in render_pages().items():
+        (ROOT / path).write_bytes(content)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
