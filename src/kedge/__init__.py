@@ -1,6 +1,6 @@
 """kedge: few-shot image classifiers that keep getting better.
 
-Everything public is listed here, and loaded when it is first used.
+Public names are listed here, and loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kedge.config import Schedule as Schedule
     from kedge.data.open import open_images as open_images
     from kedge.data.table import ImageTable as ImageTable
-    from kedge.episodes.defaults import EpisodeWish as EpisodeWish
-    from kedge.episodes.defaults import ScheduleWish as ScheduleWish
     from kedge.errors import KedgeError as KedgeError
     from kedge.evaluation.results import Score as Score
     from kedge.experiments.experiment import Experiment as Experiment
@@ -38,8 +36,6 @@ _HOME = {
     "Model": "kedge.models.model",
     "Classifier": "kedge.models.classifier",
     "Score": "kedge.evaluation.results",
-    "EpisodeWish": "kedge.episodes.defaults",
-    "ScheduleWish": "kedge.episodes.defaults",
     "EpisodeShape": "kedge.config",
     "Schedule": "kedge.config",
     "Experiment": "kedge.experiments.experiment",

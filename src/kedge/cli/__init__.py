@@ -21,7 +21,7 @@ from typing import Annotated, Any, NoReturn, Union
 
 from kedge import __version__
 from kedge.errors import KedgeError
-from kedge.utils.process import keep_memory, write_anything
+from kedge.utils.process import escape_unencodable, keep_freed_memory
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a disk, or what one may have of it
 SHARED = ("bench", "train", "update")  # commands that several processes can do together
@@ -32,10 +32,10 @@ def main() -> None:
     # Threads that wait for each other shall go to sleep soon. By default they spin, and where
     # another program wants a core a training step takes 20 times as long. See LOG.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
-    keep_memory()
+    keep_freed_memory()
     # A polite kill ends as Ctrl-C does: what is temporary is removed, and work can go on.
     signal.signal(signal.SIGTERM, _stop)
-    write_anything()
+    escape_unencodable()
     try:
         with _one_voice():
             from rich.console import Console
@@ -69,7 +69,7 @@ def _one_voice() -> Iterator[None]:
         return
     from kedge.utils import distributed
 
-    distributed.start()
+    distributed.init()
     command = " ".join(sys.argv[1:2])
     if distributed.world_size() > 1 and command not in SHARED:
         raise KedgeError(f"'kedge {command}' needs one process only: start it without torchrun.")
@@ -94,7 +94,7 @@ def _only_the_first(code: int) -> None:
     if "WORLD_SIZE" in os.environ:
         from kedge.utils import distributed
 
-        if not distributed.first_to_fail():
+        if not distributed.is_first_to_fail():
             os._exit(code)
 
 

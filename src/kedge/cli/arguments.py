@@ -1,16 +1,18 @@
-"""What several commands share: arguments, and a way to say something."""
+"""Arguments and output that several commands share."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from tyro.conf import arg
 
-from kedge.config import Count
+from kedge.config import Count, EpisodeOptions, RoundOptions, TrainOptions
 from kedge.errors import KedgeError
 from kedge.utils.progress import printable
 
@@ -21,7 +23,7 @@ Data = Annotated[
     str,
     arg(
         metavar="DATA",
-        help="A folder with one sub-folder of images per class, a data set in another form that "
+        help="A folder with one sub-folder of images per class, a dataset in another format that "
         "'kedge data inspect' knows, a packed image file, or 'drawings' for the embedded ones.",
     ),
 ]
@@ -29,16 +31,8 @@ Validation = Annotated[
     str | None,
     arg(
         metavar="DATA",
-        help="Images of other classes to measure progress on.",
+        help="Images of other classes to validate on.",
         help_behavior_hint="(default: some of DATA's classes or images are set apart)",
-    ),
-]
-ImageSize = Annotated[
-    int | None,
-    arg(
-        metavar="PIXELS",
-        help="Side to which images are brought.",
-        help_behavior_hint="(default: that of small images, 84 for large ones)",
     ),
 ]
 ModelFile = Annotated[
@@ -59,23 +53,53 @@ Support = Annotated[
         "of images in each.",
     ),
 ]
-Seed = Annotated[int, arg(help="Every random choice follows from this number.")]
-Shape = Annotated[
+CountOption = Annotated[
     int | tuple[int, int] | None,
     arg(metavar="N [MOST]", help_behavior_hint="(default: as in the first round)"),
 ]
 
 
+def _with_hints(options: type) -> Any:
+    """Options whose help says that a value which is not given is inferred from the data."""
+    hints = typing.get_type_hints(options)
+
+    def annotated(name: str) -> Any:
+        kinds = typing.get_args(hints[name])
+        is_range = any(typing.get_origin(kind) is tuple for kind in kinds)
+        metavar = "NAME" if str in kinds else "N [MOST]" if is_range else "N"
+        hint = "(default: inferred from the data)"
+        return Annotated[hints[name], arg(metavar=metavar, help_behavior_hint=hint)]
+
+    inferred = [f.name for f in dataclasses.fields(options) if f.default is None]
+    members = {
+        "__annotations__": {name: annotated(name) for name in inferred},
+        "__doc__": options.__doc__,
+        "__module__": options.__module__,
+        **dict.fromkeys(inferred),
+    }
+    return dataclasses.dataclass(frozen=True)(type(options.__name__, (options,), members))
+
+
+if TYPE_CHECKING:
+    EpisodeArguments = EpisodeOptions
+    RoundArguments = RoundOptions
+    TrainArguments = TrainOptions
+else:
+    EpisodeArguments = _with_hints(EpisodeOptions)
+    RoundArguments = _with_hints(RoundOptions)
+    TrainArguments = _with_hints(TrainOptions)
+
+
 def check_choice(classifier: Classifier, file: Path) -> None:
-    """Of one class alone, every image would be of it."""
+    """Raise if there is a single class, as which every image would be named."""
     if len(classifier.classes) < 2:
         raise KedgeError(
-            f"{file}: there is one class only, '{classifier.classes[0]}', and nothing to choose "
-            "between; give examples of another with --support, or --known."
+            f"{file}: it has one class only, '{classifier.classes[0]}', so there is nothing to "
+            "choose between; give examples of another with --support, or --include-known."
         )
 
 
-def as_count(option: str, text: str) -> Count:
+def parse_count(option: str, text: str) -> Count:
     """'5' → 5, '3-8' → (3, 8)."""
     parts = text.split("-")
     if len(parts) > 2 or not all(part.isdecimal() for part in parts):
@@ -83,13 +107,13 @@ def as_count(option: str, text: str) -> Count:
     return int(text) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
-def as_text(count: Count) -> str:
+def count_text(count: Count) -> str:
+    """The inverse of `parse_count`."""
     return str(count) if isinstance(count, int) else f"{count[0]}-{count[1]}"
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """As plain as standard output can have it: else all but ASCII is escaped. A name on disk may
-    be no text."""
+    """JSON without escapes where standard output can encode it; file names may be invalid text."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -99,5 +123,5 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """As it is: a path may hold what rich would take for markup."""
+    """Print text as it is: a path may contain what rich would take for markup."""
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

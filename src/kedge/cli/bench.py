@@ -1,4 +1,4 @@
-"""Commands that compare methods and show results."""
+"""The command that compares methods on a benchmark."""
 
 from __future__ import annotations
 
@@ -7,53 +7,38 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import (
-    Shape,
-    as_count,
-    as_text,
-    say,
-)
-from kedge.config import (
-    SHORT,
-    BackboneConfig,
-    EpisodeShape,
-    HeadConfig,
-    Schedule,
-)
-from kedge.errors import KedgeError
+from kedge.cli.arguments import CountOption, count_text, parse_count, say
+from kedge.config import SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge.utils.config_io import option_name
 
 SMALL = BackboneConfig(width=32)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Compare ways of improving a model from new classes, and write the table, figures and report.
+    """Compare methods that improve a model from new classes; write a table, figures and a report.
 
-    A model learns its old classes. Then every method improves it from new classes, whose
-    images are all it gets: the old images are gone. The results are tested on thousands of
-    small classification problems (episodes) made of old, of new and of never seen classes,
-    with images that were never trained on. Without options this takes some minutes on two
-    CPU cores and needs no data: it uses drawings that come with kedge.
+    A base model learns the old classes. Then every method updates it from the images of new
+    classes only. The results are tested on thousands of small classification problems (episodes)
+    of old, new and unseen classes, with images that were never trained on. Without options this
+    takes minutes on two CPU cores and needs no data: it uses drawings that come with kedge.
 
     The methods:
     - NU: no update, the old model as it is.
-    - FT: fine-tuning on the new classes; nothing holds it, so it forgets.
-    - DFA: fine-tuning, but each image must keep its feature (direct feature alignment).
-    - EWC: fine-tuning, but weights that mattered for the old classes are held back (elastic
-      weight consolidation).
-    - EIML: fine-tuning that also rehearses tasks made of some kept images of every old class
-      (exemplar-based incremental meta-learning).
-    - IDA: fine-tuning, but each image must keep its verdict relative to one remembered
-      point per old class, the anchors (indirect discriminant alignment).
-    - PAR: the paragon, trained from scratch on all old and new images together, which none
-      of the others may see ('PAR start=last': from its last round's model on).
+    - FT: fine-tuning on the new classes, without any alignment; it forgets.
+    - DFA: direct feature alignment; the features of each image stay close to the old ones.
+    - EWC: elastic weight consolidation; weights that mattered for old classes change less.
+    - EIML: exemplar-based incremental meta-learning; rehearses tasks of kept images of every
+      old class.
+    - IDA: indirect discriminant alignment; the softmax of each image over the old classes'
+      anchors, one vector per class, stays close to the old one.
+    - PAR: the paragon, trained from scratch on all old and new images together, which no other
+      method may see ('PAR start=last': continues from its last round's model).
 
-    A run that was stopped continues when the same command is given again. Methods and
-    seeds that are asked for later join those in the folder; nothing is done twice.
+    A stopped run continues when the same command is given again. Methods and seeds that are added
+    later join those in the folder; nothing is done twice.
     """
 
     name: Annotated[
@@ -62,8 +47,8 @@ class Bench:
             metavar="[NAME]",
             help="A recipe (see 'kedge recipes'), a recipe file of your own (.toml), or a "
             "protocol, which says which classes play which role: drawings (from natural to "
-            "man-made things), drawings-reverse, drawings-random, drawings-4-rounds (new classes "
-            "come four times), … The options below change what the recipe says.",
+            "man-made things), drawings-reverse, drawings-random, drawings-4-rounds (four "
+            "updates), … The options below override the recipe.",
         ),
     ] = "drawings"
     methods: Annotated[
@@ -72,15 +57,15 @@ class Bench:
             metavar="METHOD ...",
             help="What to compare. A method with options is written in quotes: "
             "'IDA lambda=5', 'IDA anchors=all', 'IDA divergence=js temperature=4', "
-            "'EIML exemplars=60 choice=nearest', 'DFA dimensions=mean'.",
+            "'EIML exemplars=60 choice=nearest', 'DFA reduction=mean'.",
         ),
     ] = ("NU", "FT", "DFA", "IDA", "PAR")
     seeds: Annotated[
         tuple[int, ...],
         arg(
             metavar="SEED ...",
-            help="Each seed draws other classes and other starting weights; several show how "
-            "much that matters.",
+            help="Each seed draws its own classes and initial weights; several show how much that "
+            "matters.",
         ),
     ] = (0,)
     data: Annotated[
@@ -101,9 +86,9 @@ class Bench:
         ),
     ] = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
-    update_ways: Shape = None
+    update_ways: CountOption = None
     """Classes in each episode of the rounds after the first."""
-    update_shots: Shape = None
+    update_shots: CountOption = None
     """Examples per class in each episode of the rounds after the first."""
     test_ways: Annotated[
         tuple[str, ...],
@@ -125,14 +110,14 @@ class Bench:
     backbone: BackboneConfig = SMALL
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
-    """Test episodes per pool; the interval shrinks with their square root."""
+    """Test episodes per pool; intervals shrink with the square root of their number."""
     jobs: int = 1
-    """How many methods and seeds to train at the same time, each in a process of its own: pays with
-    several GPUs, or with one on which NVIDIA's Multi-Process Service runs."""
+    """Methods and seeds to train at the same time, each in its own process: faster with several
+    GPUs, or with NVIDIA's Multi-Process Service on one."""
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
-        """What the named recipe says, so that help and options start from there."""
+        """The settings of the named recipe: the defaults of help and options."""
         from kedge.experiments.recipes import load_recipe
 
         name = args[0] if args and not args[0].startswith("-") else "drawings"
@@ -140,14 +125,14 @@ class Bench:
         if not recipe.settings.keys() - {"protocol"}:
             return cls(name)
         base = recipe.base()
-        values = {key: getattr(base, key) for key in cls._shared()}
+        values = {key: getattr(base, key) for key in cls._experiment_fields()}
         for key in ("test_ways", "test_shots"):
-            values[key] = tuple(map(as_text, values[key]))
+            values[key] = tuple(map(count_text, values[key]))
         return cls(name, **values)
 
     @classmethod
-    def _shared(cls) -> set[str]:
-        """The settings that an experiment has under the same names."""
+    def _experiment_fields(cls) -> set[str]:
+        """Fields that `Experiment` has under the same names."""
         return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
 
     def run(self, console: Console) -> None:
@@ -157,106 +142,12 @@ class Bench:
         from kedge.utils import progress
 
         recipe = load_recipe(self.name)
-        values = {key: getattr(self, key) for key in self._shared()}
+        values = {key: getattr(self, key) for key in self._experiment_fields()}
         for key in ("test_ways", "test_shots"):
-            values[key] = tuple(
-                as_count(f"--{key.replace('_', '-')}", text) for text in values[key]
-            )
+            values[key] = tuple(parse_count(option_name(key), text) for text in values[key])
         base = replace(recipe.base(), **values)
         folder = self.out or Path("runs") / recipe.name
         with progress.display():
             collection, page = run_recipe(recipe, base, folder, self.jobs)
         console.print(collection_terminal(collection))
         say(console, f"Figures: {folder / 'figures'}\nReport: {page}")
-
-
-@dataclass(frozen=True)
-class Report:
-    """Write the report of finished runs again: terminal table, Markdown, LaTeX and HTML."""
-
-    runs: Annotated[
-        Positional[tuple[Path, ...]],
-        arg(
-            metavar="RUN ...",
-            help="Folders that 'kedge bench' wrote, or record.json files.",
-            help_behavior_hint="(at least one)",
-        ),
-    ]
-
-    def run(self, console: Console) -> None:
-        from kedge.cli.run_recipe import finished, report_again
-        from kedge.utils import progress
-
-        if not self.runs:
-            raise KedgeError("RUN: name at least one folder that 'kedge bench' has written.")
-        for found, folder in [finished(path) for path in self.runs]:  # all, before one is written
-            with progress.display():
-                shown, page = report_again(found, folder)
-            console.print(shown)
-            say(console, f"Report: {page}")
-
-
-@dataclass(frozen=True)
-class Recipes:
-    """List the ready experiments, or print one, to be copied and changed.
-
-    'kedge bench NAME' runs a recipe; a changed copy is run by its path. Below the recipes stand
-    the protocols, which say which classes play which role, and can be run by their names too.
-    """
-
-    recipe: Annotated[
-        Positional[str | None],
-        arg(
-            metavar="[NAME]",
-            help="Name of a recipe, such as drawings-mini-pn.",
-            help_behavior_hint="(default: list them)",
-        ),
-    ] = None
-
-    def run(self, console: Console) -> None:
-        from kedge.benchmarks import PROTOCOLS
-        from kedge.experiments import recipes
-
-        names = recipes.recipe_names()
-        if self.recipe in PROTOCOLS and self.recipe not in names:
-            raise KedgeError(
-                f"{self.recipe}: this is a protocol, and no recipe that could be printed: 'kedge "
-                f"bench {self.recipe}' runs it, and in a recipe of your own it stands as "
-                f'protocol = "{self.recipe}".'
-            )
-        if self.recipe is not None:
-            print(recipes.text(self.recipe), end="")
-            return
-        table = Table(Column("recipe", no_wrap=True), "what it shows")
-        for name in names:
-            table.add_row(name, escape(recipes.load_recipe(name).title))
-        table.add_section()
-        for protocol in PROTOCOLS.values():
-            if protocol.name not in names:  # otherwise its name runs the recipe on it
-                table.add_row(protocol.name, escape(protocol.sentence))
-        console.print(table)
-
-
-@dataclass(frozen=True)
-class Paper:
-    """Print the tables of the paper that kedge implements, with their known faults marked.
-
-    Without a name, the tables are listed.
-    """
-
-    table: Annotated[
-        Positional[str | None],
-        arg(
-            metavar="[TABLE]",
-            help="Name or number of a table, such as mini-pn or 1.",
-            help_behavior_hint="(default: list them)",
-        ),
-    ] = None
-
-    def run(self, console: Console) -> None:
-        from kedge.experiments import paper
-
-        if self.table is None:
-            console.print(paper.overview())
-        else:
-            console.print(paper.render(paper.table(self.table)))

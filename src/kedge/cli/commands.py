@@ -1,22 +1,21 @@
 """All commands by their names.
 
-Each is a dataclass whose fields are its options. Heavy imports stand inside `run`, so that help
-and `kedge paper` answer at once.
+Each is a dataclass whose fields are its options. Heavy imports are inside `run`, so that help is
+fast.
 """
 
-from kedge.cli.bench import (
-    Bench,
-    Paper,
-    Recipes,
-    Report,
-)
+from kedge.cli.bench import Bench
 from kedge.cli.data import Inspect, Pack
 from kedge.cli.evaluate import Evaluate
 from kedge.cli.export import Export
+from kedge.cli.paper import Paper
 from kedge.cli.predict import Predict
+from kedge.cli.recipes import Recipes
+from kedge.cli.report import Report
 from kedge.cli.show import Show
 from kedge.cli.speed import Speed
-from kedge.cli.train import Train, Update
+from kedge.cli.train import Train
+from kedge.cli.update import Update
 
 COMMANDS = {
     "bench": Bench,

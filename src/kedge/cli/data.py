@@ -1,9 +1,9 @@
-"""Commands that say what images are there, and pack them."""
+"""Commands that inspect images and pack them into one file."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,7 @@ from kedge.cli.arguments import (
 )
 from kedge.errors import KedgeError
 from kedge.utils.progress import printable
-from kedge.utils.text import sized
+from kedge.utils.text import format_bytes
 
 if TYPE_CHECKING:
     from kedge.data.index import ImageIndex
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Say what images are there: classes, sizes, split, and what is wrong with them.
+    """Describe images on disk: classes, sizes, split, and what is wrong with them.
 
-    The form is found out from the files. Known are, as folders, in a .zip or .tar or as they are:
+    The format is detected from the files. These are known, as folders, in a .zip or .tar, or bare:
 
     - CLASS/IMAGE and {train,val,test}/CLASS/IMAGE, images of any type and size
     - a CSV or JSON Lines file of images and classes, Ravi's miniImageNet lists among them
-    - Parquet files of images, as Hugging Face has them
+    - Parquet files of images, as Hugging Face datasets write them
     - miniImageNet: mini-imagenet-cache-*.pkl, miniImageNet_category_split_*.pickle
     - tieredImageNet: *_images_png.pkl or *_images.npz with *_labels.pkl
     - CIFAR-FS: CIFAR_FS_*.pickle, cifar100/data with its splits; CIFAR-100: cifar-100-python
     - Omniglot: images_background and images_evaluation
     - Tiny-ImageNet: tiny-imagenet-200
-    - what 'kedge data pack' wrote
+    - packed image files, written by 'kedge data pack'
 
-    Nothing is changed, and nothing that a file holds is ever run.
+    Nothing is changed, and no code in any file is ever executed.
     """
 
     data: Positional[Data]
     all: bool = False
-    """Decode every image, not 10,000 of them, to find each damaged one and each exact copy."""
+    """Decode every image, not only 10,000, to find every damaged image and every exact copy."""
     format: Literal["table", "json"] = "table"
     """A table for people, or one JSON object for programs."""
 
@@ -55,19 +55,19 @@ class Inspect:
         from kedge.utils import progress
 
         with progress.display():
-            examination = _examined(self.data, self.all)
+            inspection = _inspection(self.data, self.all)
         if self.format == "json":
-            print(as_json(asdict(examination), indent=1))
+            print(as_json(inspection.to_dict(), indent=1))
         else:
-            _show(console, examination)
+            _show(console, inspection)
 
 
 @dataclass(frozen=True)
 class Pack:
     """Decode all images once, into one file that every command takes as DATA.
 
-    The originals are only read. Images that cannot be read are counted, named and left out. A
-    stopped command continues when it is given again; when the file is there, it says so at once.
+    The originals are not changed. Images that cannot be read are counted, named and left out. A
+    stopped command continues when it is given again.
     """
 
     data: Positional[Data]
@@ -83,15 +83,15 @@ class Pack:
         int | None,
         arg(
             metavar="PIXELS",
-            help="Side to which images are brought, with antialiasing.",
+            help="Side to which images are resized, with antialiasing.",
             help_behavior_hint="(default: that of small images, 84 for large ones)",
         ),
     ] = None
     channels: Literal["auto", "grey", "colour"] = "auto"
-    """Whether to pack grey or colour images; by itself grey, if 200 of them, spread evenly, are."""
-    fit: Literal["crop", "stretch"] = "crop"
-    """Of an image that is not square: the square in its middle, or all of it, straightened."""
-    without: Annotated[
+    """Grey or colour; auto is grey if 200 images, evenly spread, all are."""
+    resize: Literal["crop", "stretch"] = "crop"
+    """What to take of an image that is not square: the centre square, or all of it, distorted."""
+    exclude: Annotated[
         tuple[str, ...],
         arg(
             metavar="CLASS ...",
@@ -103,25 +103,25 @@ class Pack:
     def run(self, console: Console) -> None:
         from kedge.data.open import (
             is_embedded,
-            is_store,
+            is_packed_file,
             open_images,
         )
-        from kedge.data.pack import pack
-        from kedge.data.parallel_decode import suited
+        from kedge.data.pack import pack_images
+        from kedge.data.parallel_decode import infer_spec
         from kedge.data.readers import read_index
         from kedge.utils import progress
 
         path = Path(self.data)
-        if is_store(path) or is_embedded(self.data):
-            open_images(self.data)  # a sentence, if it is another file of that kind
-            raise KedgeError(f"{self.data}: these images are packed already.")
+        if is_packed_file(path) or is_embedded(self.data):
+            open_images(self.data)  # raises if it is damaged
+            raise KedgeError(f"{self.data}: these images are already packed.")
         with progress.display():
-            found = _without(read_index(path), self.without)
+            index = _excluded(read_index(path), self.exclude)
             channels = {"auto": None, "grey": 1, "colour": 3}[self.channels]
-            look = suited(found, self.image_size, channels, self.fit)
-            out = self.out or Path(f"{_stem(path)}-{look.image_size}px.images")
-            there = out.exists()
-            table = pack(found, look, out)
+            spec = infer_spec(index, self.image_size, channels, self.resize)
+            out = self.out or Path(f"{_stem(path)}-{spec.image_size}px.images")
+            existed = out.exists()
+            table = pack_images(index, spec, out)
         remarks = _about(out).get("remarks", [])
         for remark in map(str, remarks) if isinstance(remarks, list) else ():
             print(f"kedge: {printable(remark, one_line=True)}.", file=sys.stderr)
@@ -129,32 +129,32 @@ class Pack:
         say(
             console,
             f"{out}: {len(table):,} images of {len(table.classes):,} classes, "
-            f"{table.n_channels}×{table.image_size}×{table.image_size}, {sized(size)}"
-            + (", packed before" if there else ""),
+            f"{table.n_channels}×{table.image_size}×{table.image_size}, {format_bytes(size)}"
+            + (", packed earlier" if existed else ""),
         )
 
 
 def _stem(path: Path) -> str:
-    """Without the ending of a file; a folder has none, whatever its name."""
+    """The name without a file's suffixes; a folder's name has none."""
     path = path.resolve()
     if not path.is_file():
         return path.name or "images"
     return path.stem[:-4] if path.stem.lower().endswith(".tar") else path.stem
 
 
-def _without(found: ImageIndex, given: tuple[str, ...]) -> ImageIndex:
-    from kedge.utils.text import plain_name
+def _excluded(found: ImageIndex, given: tuple[str, ...]) -> ImageIndex:
+    from kedge.utils.text import normalize_name
 
-    names = [plain_name(name) for name in given]
+    names = [normalize_name(name) for name in given]
     unknown = [name for name in names if name not in found.classes]
     if unknown:
-        raise KedgeError(f"--without: {found.path} has no class '{unknown[0]}'.")
+        raise KedgeError(f"--exclude: {found.path} has no class '{unknown[0]}'.")
     if not names:
         return found
     kept = set(found.classes) - set(names)
     if not kept:
-        raise KedgeError(f"--without: these are all classes of {found.path}; leave some to pack.")
-    return found.only(kept)
+        raise KedgeError(f"--exclude: these are all classes of {found.path}; leave some to pack.")
+    return found.select_classes(kept)
 
 
 def _about(path: Path) -> dict[str, object]:
@@ -163,17 +163,17 @@ def _about(path: Path) -> dict[str, object]:
     return load_tensors(path, "packed image file")[0]
 
 
-def _examined(data: str, everything: bool) -> Inspection:
+def _inspection(data: str, everything: bool) -> Inspection:
     from kedge.data.inspect import inspect_index, inspect_table
-    from kedge.data.open import is_store, open_images
+    from kedge.data.open import is_packed_file, open_images
     from kedge.data.readers import read_index
 
     path = Path(data)
-    if path.is_file() and is_store(path):
+    if path.is_file() and is_packed_file(path):
         return inspect_table(open_images(path), _about(path), path.stat().st_size)
     if path.exists():
         return inspect_index(read_index(path), everything)
-    table = open_images(data)  # embedded, or a sentence that nothing is there
+    table = open_images(data)  # embedded, or raises
     return inspect_table(table, {}, table.images.numel())
 
 
@@ -185,26 +185,26 @@ def _show(console: Console, found: Inspection) -> None:
     rows.add_row("  per class", escape(printable(_per_class(found), one_line=True)))
     rows.add_row("  size", _sizes(found))
     rows.add_row("  split", escape(_split(found)))
-    look, colour = found.look, "grey" if found.look.n_channels == 1 else "colour"
-    packed = f"{look.image_size} px, {colour}{', inverted' if look.inverted else ''}"
-    rows.add_row("  packed", f"{packed}: {sized(found.n_bytes)}")
+    spec, colour = found.spec, "grey" if found.spec.n_channels == 1 else "colour"
+    packed = f"{spec.image_size} px, {colour}{', inverted' if spec.inverted else ''}"
+    rows.add_row("  as packed", f"{packed}: {format_bytes(found.n_bytes)}")
     console.print(rows)
     seen = (
-        "all images were looked at"
+        "all images were examined"
         if found.n_seen >= found.n_images
-        else f"{found.n_seen:,} of the images were looked at, --all looks at each"
+        else f"{found.n_seen:,} of the images were examined; --all examines each"
     )
     if not found.remarks:
-        say(console, f"  Nothing is wrong with it ({seen}).")
+        say(console, f"  No problems found ({seen}).")
         return
-    say(console, f"  What is wrong with it, or worth knowing ({seen}):")
+    say(console, f"  Problems and remarks ({seen}):")
     for remark in found.remarks:
         say(console, f"  - {printable(remark, one_line=True)}.")
 
 
 def _per_class(found: Inspection) -> str:
     if found.least == found.most:
-        return f"{found.least:,}, all alike"
+        return f"{found.least:,} each"
     median = f"{found.median:,.1f}".removesuffix(".0")
     return (
         f"least {found.least:,} ({found.smallest_class}), median {median}, "

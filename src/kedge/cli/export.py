@@ -1,4 +1,4 @@
-"""The command that hands a model on to programs without PyTorch."""
+"""The command that exports a model as ONNX."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Export:
     """Write a model as ONNX, for programs that have no PyTorch.
 
     The graph takes pixels as they are: uint8, images × channels × height × width, any number
-    of images. Alone, the backbone gives features. With --support, --known or both it is a
-    classifier and gives the probability of each class. The names of the classes, the size of
-    the images and how pictures are brought to it stand in the file's metadata, which
-    docs/model-file.md explains.
+    of images. By default its output is the backbone's features. With --support, --include-known
+    or both it is a classifier, and its output is the probability of each class. Class names, image
+    size and preprocessing are in the file's metadata, which docs/model-file.md explains.
     """
 
     model: Positional[ModelFile]
@@ -40,9 +39,9 @@ class Export:
     support: Annotated[Support, arg(help_behavior_hint="(default: none, the backbone alone)")] = (
         None
     )
-    known: Annotated[
+    include_known: Annotated[
         FlagCreatePairsOff[bool],
-        arg(help="Tell apart all classes that the model has learned, with no example of them."),
+        arg(help="Classify all classes that the model has learned, without examples of them."),
     ] = False
 
     def run(self, console: Console) -> None:
@@ -57,17 +56,17 @@ class Export:
                 f"{self.out}: already exists and is not overwritten; choose another --out."
             )
         model = Model.load(self.model)
-        what: Model | Classifier = model
+        exported: Model | Classifier = model
         with progress.display():
-            if self.support is not None or self.known:
-                what = model.classifier(self.support, known=self.known)
-                check_choice(what, self.support or self.model)
-            export_onnx(what, self.out)
-        gives = (
+            if self.support is not None or self.include_known:
+                exported = model.classifier(self.support, known=self.include_known)
+                check_choice(exported, self.support or self.model)
+            export_onnx(exported, self.out)
+        output = (
             f"{model.config.n_features} features"
-            if isinstance(what, Model)
-            else f"probabilities of {len(what.classes)} classes"
+            if isinstance(exported, Model)
+            else f"probabilities of {len(exported.classes)} classes"
         )
         side = model.config.image_size
-        takes = f"uint8 pixels, n × {model.config.n_channels} × {side} × {side}"
-        say(console, f"{self.out}: {takes}, to {gives}")
+        inputs = f"uint8 pixels, n × {model.config.n_channels} × {side} × {side}"
+        say(console, f"{self.out}: {inputs}, to {output}")

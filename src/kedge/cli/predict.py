@@ -1,4 +1,4 @@
-"""The command that names images."""
+"""The command that predicts the classes of images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kedge.utils.progress import printable
 if TYPE_CHECKING:
     from kedge.models.classifier import Classifier
 
-Named = list[tuple[str, float]]  # class names and probabilities, the likeliest first
+Ranking = list[tuple[str, float]]  # class names and probabilities, the likeliest first
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Predict:
 
     Alone, a model names the classes of all its rounds, with no image of them at hand.
     With --support it names the classes of that folder instead, from the examples there,
-    whether or not it has met them; with --support and --known, all of these together.
+    whether or not it has learned them; with --support and --include-known, both.
     """
 
     model: Positional[ModelFile]
@@ -54,11 +54,11 @@ class Predict:
     support: Annotated[
         Support, arg(help_behavior_hint="(default: none, the classes that the model has learned)")
     ] = None
-    known: Annotated[
+    include_known: Annotated[
         FlagCreatePairsOff[bool],
         arg(
-            help="With --support: choose among the classes that the model has learned, too. Of a "
-            "class that is in both, the examples add to what is remembered.",
+            help="With --support: also choose among the classes that the model has learned. The "
+            "examples of a class that it knows are pooled with its stored mean.",
         ),
     ] = False
     top: int = 1
@@ -75,29 +75,29 @@ class Predict:
         model = Model.load(self.model)
         with progress.display():
             files = _files(self.images)
-            classifier = model.classifier(self.support, known=self.known or None)
+            classifier = model.classifier(self.support, known=self.include_known or None)
             check_choice(classifier, self.support or self.model)
             unreadable: dict[str, str] = {}
-            named = _named(classifier, files, self.top, unreadable)
-            _SHOW[self.format](console, named)
-        _tell(unreadable, len(files))
+            predictions = _predictions(classifier, files, self.top, unreadable)
+            _SHOW[self.format](console, predictions)
+        _report_unreadable(unreadable, len(files))
 
 
 def _files(given: Sequence[str]) -> list[str]:
-    """Every image that is meant. One that is not there is told with those that cannot be read."""
+    """The paths of all given images. A missing one is reported with those that cannot be read."""
     from kedge.data.decode import looks_like_image
     from kedge.data.files.file_tree import FolderTree, unsupported_image_types
     from kedge.utils import progress
 
     files: list[str] = []
-    for word in given:
-        found = [word]
-        if word == "-":
+    for argument in given:
+        found = [argument]
+        if argument == "-":
             found = _from_standard_input()
-        elif not os.path.lexists(word) and glob.has_magic(word):
-            found = sorted(glob.glob(word, recursive=True))
+        elif not os.path.lexists(argument) and glob.has_magic(argument):
+            found = sorted(glob.glob(argument, recursive=True))
             if not found:
-                raise KedgeError(f"{word}: no file fits this pattern.")
+                raise KedgeError(f"{argument}: no file matches this pattern.")
         for path in found:
             if os.path.isdir(path):
                 tree = FolderTree(Path(path))
@@ -108,7 +108,7 @@ def _files(given: Sequence[str]) -> list[str]:
                 files.append(path)
     if not files:
         where = {"-": "standard input"}.get(given[0], given[0]) if given else "IMAGE ..."
-        raise KedgeError(f"{where}: no image to name was found here.")
+        raise KedgeError(f"{where}: no image was found here.")
     return files
 
 
@@ -118,18 +118,18 @@ def _from_standard_input() -> list[str]:
     return [os.fsdecode(line) for line in lines if line.strip()]
 
 
-def _named(
+def _predictions(
     classifier: Classifier, files: list[str], top: int, unreadable: dict[str, str]
-) -> Iterator[tuple[str, Named]]:
-    """Some images at a time, so that any number will do."""
+) -> Iterator[tuple[str, Ranking]]:
+    """The ranking of each image, one chunk at a time; fills `unreadable` with file → reason."""
     from kedge.data.files.file_tree import FolderTree
     from kedge.data.index import FileImages
-    from kedge.data.parallel_decode import decoded, n_chunks
+    from kedge.data.parallel_decode import decode_chunks, n_chunks
     from kedge.utils import progress
 
-    pictures = FileImages(FolderTree(Path(), tuple(files)), files)
+    images = FileImages(FolderTree(Path(), tuple(files)), files)
     with progress.task("naming images", len(files)) as tick:
-        for chunk in decoded(pictures, classifier.model.look, range(n_chunks(pictures))):
+        for chunk in decode_chunks(images, classifier.model.image_spec, range(n_chunks(images))):
             best = classifier.top(chunk.pixels, top) if len(chunk.numbers) else []
             for number, names in zip(chunk.numbers.tolist(), best, strict=True):
                 yield files[number], names
@@ -137,12 +137,12 @@ def _named(
             tick(len(chunk.numbers) + len(chunk.unreadable))
 
 
-def _tell(unreadable: dict[str, str], n: int) -> None:
-    """Each by its name; the last sentence ends the command with an error."""
+def _report_unreadable(unreadable: dict[str, str], n: int) -> None:
+    """Print a sentence for each file, and end the command with an error if there are any."""
     sentences = [
         f"{file}: cannot be read as an image ({reason})"
         if os.path.lexists(file)
-        else f"{file}: there is no such image"
+        else f"{file}: no such file"
         for file, reason in unreadable.items()
     ]
     if len(sentences) == 1:
@@ -153,30 +153,30 @@ def _tell(unreadable: dict[str, str], n: int) -> None:
         raise KedgeError(f"{len(sentences)} of {n} images could not be read.")
 
 
-def _as_table(console: Console, named: Iterator[tuple[str, Named]]) -> None:
+def _as_table(console: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:
     table = Table("image", "class", "probability")
-    for file, names in named:
-        for place, (name, p) in enumerate(names):
-            shown = (printable(text, one_line=True) for text in ("" if place else file, name))
+    for file, names in predictions:
+        for rank, (name, p) in enumerate(names):
+            shown = (printable(text, one_line=True) for text in ("" if rank else file, name))
             table.add_row(*map(escape, shown), f"{100 * p:.1f}%")
     if table.row_count:
         console.print(table)
 
 
-def _as_json(_: Console, named: Iterator[tuple[str, Named]]) -> None:
-    for file, names in named:
+def _as_json(_: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:
+    for file, names in predictions:
         best = [{"class": name, "probability": round(p, 6)} for name, p in names]
         line = {"image": file, **best[0], **({"top": best} if len(best) > 1 else {})}
         print(as_json(line))
 
 
-def _as_csv(_: Console, named: Iterator[tuple[str, Named]]) -> None:
+def _as_csv(_: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.encoding.lower() == "utf-8":
-        out.reconfigure(errors="surrogateescape")  # a name on disk may be no text
+        out.reconfigure(errors="surrogateescape")  # a file name may be invalid text
     write = csv.writer(sys.stdout, lineterminator="\n").writerow
     write(("image", "rank", "class", "probability"))
-    for file, names in named:
+    for file, names in predictions:
         for rank, (name, p) in enumerate(names, 1):
             write((file, rank, name, f"{p:.6f}"))
 

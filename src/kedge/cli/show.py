@@ -1,4 +1,4 @@
-"""The command that says what a model is."""
+"""The command that describes a model."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kedge.cli.arguments import (
     say,
 )
 from kedge.utils.progress import printable
-from kedge.utils.text import counted, sized
+from kedge.utils.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kedge.models.model import Model
 
-A_FEW = 10  # classes
+N_LISTED = 10  # classes
 
 
 @dataclass(frozen=True)
 class Show:
-    """Say what a model is: its rounds, the classes it knows, its network and its settings."""
+    """Describe a model: its rounds, the classes it knows, its network and its settings."""
 
     model: Positional[ModelFile]
     all: Annotated[FlagCreatePairsOff[bool], arg(help="List every class, not a few of them.")] = (
@@ -56,7 +56,7 @@ def describe(file: Path, model: Model) -> dict[str, Any]:
         "input": {
             "image_size": config.image_size,
             "colour": config.n_channels == 3,
-            "fit": config.fit,
+            "fit": config.resize,
             "inverted": config.inverted,
         },
         "backbone": asdict(config.backbone),
@@ -68,47 +68,50 @@ def describe(file: Path, model: Model) -> dict[str, Any]:
             "length": anchors.shape[1],
             "bytes": anchors.numel() * anchors.element_size(),
         },
-        "places": model.places is not None,
+        "places": model.class_means is not None,
         "lineage": [asdict(entry) for entry in model.lineage],
         "classes": list(model.classes),
     }
 
 
 def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
-    took, backbone, head, anchors = (about[k] for k in ("input", "backbone", "head", "anchors"))
-    side, look = took["image_size"], "colour" if took["colour"] else "grey"
-    square = "the square in the middle" if took["fit"] == "crop" else "straightened to a square"
-    inverted = ", dark and bright exchanged" if took["inverted"] else ""
+    image, backbone, head, anchors = (about[k] for k in ("input", "backbone", "head", "anchors"))
+    side, colour = image["image_size"], "colour" if image["colour"] else "grey"
+    square = (
+        "cropped to the centre square" if image["resize"] == "crop" else "stretched to a square"
+    )
+    inverted = ", inverted" if image["inverted"] else ""
     name = backbone["backbone"]
     width = "" if name == "custom" else f" of width {backbone['width']}"
     lines = {
-        "file": f"{about['file']}, {sized(about['bytes'])}, written {_day(about['written'])}",
-        "images": f"{side}×{side} px, {look}; of others {square}{inverted}",
+        "file": f"{about['file']}, {format_bytes(about['bytes'])}, "
+        f"written {_day(about['written'])}",
+        "images": f"{side}×{side} px, {colour}; others are {square}{inverted}",
         "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
         "head": f"{head['head']}, temperature {head['temperature']:g}",
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
-        f"({sized(anchors['bytes'])}){', and where each is by now' if about['places'] else ''}",
+        f"({format_bytes(anchors['bytes'])}){', and class means' if about['class_means'] else ''}",
     }
     for title, text in lines.items():
         say(console, f"{title:8} {text}")
     for entry in about["lineage"]:
         say(console, f"round {entry['round']:<2} {_round(entry)}")
         say(console, f"{'':8} {_settings(entry)}")
-    practised = {name for entry in about["lineage"] for name in entry["classes"]}
-    _classes(console, about["classes"], practised, everything)
+    trained = {name for entry in about["lineage"] for name in entry["classes"]}
+    _classes(console, about["classes"], trained, everything)
 
 
 def _round(entry: dict[str, Any]) -> str:
     source = printable(entry["source"], one_line=True)
     return (
-        f"{entry['method']}: {counted(len(entry['classes']), 'class', 'classes')}, "
+        f"{entry['method']}: {pluralize(len(entry['classes']), 'class', 'classes')}, "
         f"{entry['images']:,} {'image' if entry['images'] == 1 else 'images'} of "
         f"{source}; validation accuracy {entry['val_accuracy']:.1f}% in epoch {entry['best_epoch']}"
     )
 
 
 def _settings(entry: dict[str, Any]) -> str:
-    """As far as they are there: the file may be of another version."""
+    """The settings of a round, as far as the file has them: it may be of another version."""
     config = entry["config"]
     episode, schedule = config.get("episode", {}), config.get("schedule", {})
     parts = (
@@ -117,7 +120,7 @@ def _settings(entry: dict[str, Any]) -> str:
         (episode.get("n_query"), "{} query", "{} queries"),
         (schedule.get("epochs"), "{} epoch", "{} epochs"),
         (schedule.get("episodes"), "{} episode each", "{} episodes each"),
-        (schedule.get("lr"), "rate {}", "rate {}"),
+        (schedule.get("lr"), "learning rate {}", "learning rate {}"),
         (config.get("seed"), "seed {}", "seed {}"),
     )
     return ", ".join(
@@ -131,16 +134,18 @@ def _count(value: Any) -> str:
     return "–".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _classes(console: Console, classes: list[str], practised: set[str], everything: bool) -> None:
+def _classes(console: Console, classes: list[str], trained: set[str], everything: bool) -> None:
     if everything:
         for name in classes:
             say(console, printable(name, one_line=True))
         return
-    listed = ", ".join(printable(name, one_line=True) for name in classes[:A_FEW])
-    more = f", … (--all lists the other {len(classes) - A_FEW})" if len(classes) > A_FEW else ""
-    rest = sum(name not in practised for name in classes)
-    aside = f" ({rest} by anchors alone, never practised on)" if rest else ""
-    say(console, f"{counted(len(classes), 'class', 'classes')} known{aside}: {listed}{more}")
+    listed = ", ".join(printable(name, one_line=True) for name in classes[:N_LISTED])
+    more = (
+        f", … (--all lists the other {len(classes) - N_LISTED})" if len(classes) > N_LISTED else ""
+    )
+    rest = sum(name not in trained for name in classes)
+    note = f" ({rest} by their anchors alone, too few images to train on)" if rest else ""
+    say(console, f"{pluralize(len(classes), 'class', 'classes')} known{note}: {listed}{more}")
 
 
 def _day(written: str) -> str:

@@ -1,8 +1,8 @@
-"""Own images shared out: what is practised on, what measures progress, and what is too little.
+"""A user's images split into training and validation, with the episodes that they suffice for.
 
-Progress on classes that are not trained on says most, but costs classes, and of these a model
-cannot have enough: of 10 kinds of drawings, to set 5 apart costs 2 to 9 points on unseen kinds, of
-20 about 1, of 30 none (LOG.md). So of few classes, some images of each are set apart instead.
+Validation on classes that are not trained on says most, but costs classes. Of 10 kinds of
+drawings, setting 5 apart costs 2 to 9 points on unseen kinds, of 20 about 1, of 30 nothing
+(LOG.md). So where classes are few, some images of each class validate instead.
 """
 
 from __future__ import annotations
@@ -15,202 +15,206 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from kedge.config import EpisodeShape, require
+from kedge.config import DEFAULT_SHAPE, EpisodeOptions, EpisodeShape, as_range
 from kedge.data.decode import ImageSpec
 from kedge.data.open import open_images
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
-from kedge.episodes.defaults import (
-    USUAL,
-    AnyEpisode,
-    Fit,
-    Reasons,
-    choose_ways,
-    fit_images,
-    most,
-    say_shape,
-)
 from kedge.episodes.sampler import check_pool
-from kedge.errors import KedgeError
+from kedge.episodes.shape_fit import ShapeFit, explain_shape, fit_shape, fit_ways
+from kedge.errors import KedgeError, require
 from kedge.utils import progress
 from kedge.utils.seeding import generator
-from kedge.utils.text import counted
+from kedge.utils.text import pluralize
 
-MANY = 30  # classes, of which some can be spared
-MOST_VAL = 64  # classes that validate
-MOST_VAL_IMAGES = 2000  # all of them are looked at after every epoch
-INSTEAD = "to measure progress (--val gives others)"
+MANY_CLASSES = 30  # from here on some classes are set apart for validation
+MAX_VAL_CLASSES = 64
+MAX_VAL_IMAGES = 2000  # all of them are embedded after every epoch
+FOR_VALIDATION = "to measure progress (--val gives others)"
 
 
 @dataclass(frozen=True)
 class TrainValSplit:
-    """The images of a delivery by their use, and the episodes that they suffice for."""
+    """The images that train, those that validate, and the episodes that both suffice for."""
 
     train: Pool
     val: Pool
     shape: EpisodeShape
-    reasons: Reasons
+    reasons: list[str]
 
 
 def split_train_val(
-    table: ImageTable, val: ImageTable | None, wish: AnyEpisode, seed: int
+    table: ImageTable, val: ImageTable | None, options: EpisodeOptions, seed: int
 ) -> TrainValSplit:
-    """With images to validate on, all others train; without, some are set apart.
+    """Training and validation pools. With a table to validate on, all other images train.
 
-    Classes with too few images for an episode are neither practised on nor validated with.
+    Classes with too few images for an episode are in neither pool.
     """
-    _check_classes(table, wish)
+    _require_classes(table, options)
     if val is not None:
-        return _with_val(table, val, wish)
-    fit = fit_images([table.counts.numpy()], wish)
-    many = fit is not None and len(fit.usable[0]) >= max(MANY, 4 * _ways(wish))
-    # At last with small episodes, where large ones would leave too few classes.
-    small = functools.partial(_by_image, n_way=_ways(wish))
-    for share in (_by_class, _by_image, small) if many else (_by_image, _by_class, small):
-        if (shared := share(table, wish, seed)) is not None:
-            return shared
-    raise _too_few(table, wish, twice=True)
+        return _split_with_val(table, val, options)
+    fit = fit_shape([table.counts.numpy()], options)
+    many = fit is not None and len(fit.usable[0]) >= max(MANY_CLASSES, 4 * options.min_ways)
+    # As a last resort small episodes, where large ones would leave too few classes.
+    small = functools.partial(_split_by_image, n_way=options.min_ways)
+    strategies = (_split_by_class, _split_by_image) if many else (_split_by_image, _split_by_class)
+    for split in (*strategies, small):
+        if (result := split(table, options, seed)) is not None:
+            return result
+    raise _too_few_images(table, options, twice=True)
 
 
-def test_pool(table: ImageTable, wish: AnyEpisode) -> tuple[Pool, EpisodeShape, Reasons]:
-    """The usual episodes, as far as there are classes and images; reasons for what is unusual."""
-    _check_classes(table, wish)
-    fit = fit_images([table.counts.numpy()], wish, _ways(wish))
+def select_test_pool(
+    table: ImageTable, options: EpisodeOptions
+) -> tuple[Pool, EpisodeShape, list[str]]:
+    """The pool and the shape of test episodes, and reasons where the shape is not the default."""
+    _require_classes(table, options)
+    fit = fit_shape([table.counts.numpy()], options, options.min_ways)
     if fit is None:
-        raise _too_few(table, wish)
+        raise _too_few_images(table, options)
     pool = _pool("test", table, fit.usable[0])
-    ways = choose_ways(wish, fit.need, len(pool.classes), USUAL.ways[1])
+    ways = fit_ways(options, fit.images_per_class, len(pool.classes), DEFAULT_SHAPE.ways[1])
     shape = EpisodeShape(ways, fit.n_shot, fit.n_query)
+    why = {"n_way": f"there are {len(pool.classes)} classes"}
     unusual = [
-        f"{option} {value}: {why}"
-        for option, wished, value, usual, why in (
-            ("--n-way", wish.n_way, ways, USUAL.n_way, f"there are {len(pool.classes)} classes"),
-            ("--n-shot", wish.n_shot, shape.n_shot, USUAL.n_shot, _few(table, fit)),
-            ("--n-query", wish.n_query, shape.n_query, USUAL.n_query, _few(table, fit)),
-        )
-        if wished is None and value != usual
+        f"--{name.replace('_', '-')} {getattr(shape, name)}: {why.get(name, _few(table, fit))}"
+        for name in ("n_way", "n_shot", "n_query")
+        if getattr(options, name) is None and getattr(shape, name) != getattr(DEFAULT_SHAPE, name)
     ]
     return pool, shape, unusual + _left_out(table, fit, "test with")
 
 
-def test_part(table: ImageTable) -> ImageTable:
-    """The part "test" of images that come split (or "val"), otherwise all of them."""
+# ── parts of images that come split ──────────────────────────────────────────────────────────
+
+
+def select_test_part(table: ImageTable) -> ImageTable:
+    """The part "test" (or else "val") of images that come split, otherwise all of them."""
     part = next((part for part in ("test", "val") if part in table.parts), None)
     if part is None:
         return table
-    progress.note(f"{table.source}: of its parts, {part} is used")
-    return _part(table, table.in_part(part))
+    progress.note(f"{table.source}: using its part {part}")
+    return _only(table, table.in_part(part))
 
 
-def train_part(table: ImageTable, validate: bool = True) -> tuple[ImageTable, ImageTable | None]:
-    """The part "train" of images that come split, and what of "val" has classes of its own, if
-    that is to validate."""
+def select_train_part(
+    table: ImageTable, validate: bool = True
+) -> tuple[ImageTable, ImageTable | None]:
+    """The part "train" of images that come split, and with `validate` those classes of "val" that
+    are not trained on."""
     if "train" not in table.parts:
         return table, None
-    training = _part(table, table.in_part("train"))
+    training = _only(table, table.in_part("train"))
     trained = set(training.classes)
     known = torch.tensor([name in trained for name in table.classes])
     others = table.in_part("val") & ~known[table.labels]
     validates = validate and bool(others.any())
-    progress.note(
-        f"{table.source}: of its parts, train is trained on"
-        + (" and val validates" if validates else "")
-    )
-    return training, _part(table, others) if validates else None
-
-
-def _part(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
-    """Images that are no longer parts of a whole."""
-    return replace(table.only(chosen.nonzero().flatten()), parts=(), part=None)
+    also = ", and part val to validate" if validates else ""
+    progress.note(f"{table.source}: using its part train to train{also}")
+    return training, _only(table, others) if validates else None
 
 
 def open_validation(val: object, table: ImageTable) -> ImageTable | None:
+    """The images that a user gives to validate on, of the same size as the training images."""
     if val is None:
         return None
-    look = ImageSpec(table.image_size, table.n_channels, table.fit, table.inverted)
-    opened = open_images(val, look=look)
+    spec = ImageSpec(table.image_size, table.n_channels, table.resize, table.inverted)
+    opened = open_images(val, spec=spec)
     theirs, ours = ("×".join(map(str, t.images.shape[1:])) for t in (opened, table))
     require(
         theirs == ours,
-        f"{opened.source}: images to validate on are {theirs} (channels, height, width), but those "
-        f"to train on are {ours}.",
+        f"{opened.source}: validation images are {theirs} (channels, height, width), but the "
+        f"training images are {ours}.",
     )
     parts = ["val"] if "val" in opened.parts else [p for p in opened.parts if p != "test"]
     if not parts or parts == list(opened.parts):
         return opened
-    progress.note(f"{opened.source}: of its parts, {' and '.join(parts)} validates")
-    chosen = functools.reduce(torch.logical_or, (opened.in_part(part) for part in parts))
-    return _part(opened, chosen)
+    progress.note(f"{opened.source}: using its part {' and '.join(parts)} to validate")
+    return _only(opened, functools.reduce(torch.logical_or, map(opened.in_part, parts)))
 
 
-def _with_val(table: ImageTable, val: ImageTable, wish: AnyEpisode) -> TrainValSplit:
-    _check_classes(val, wish)
+def _only(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
+    """Some rows of a table, without its parts."""
+    return replace(table.subset(chosen.nonzero().flatten()), parts=(), part=None)
+
+
+# ── the three ways to split ──────────────────────────────────────────────────────────────────
+
+
+def _split_with_val(table: ImageTable, val: ImageTable, options: EpisodeOptions) -> TrainValSplit:
+    _require_classes(val, options)
     tables = (table, val)
-    fit = fit_images([each.counts.numpy() for each in tables], wish, _ways(wish))
+    fit = fit_shape([each.counts.numpy() for each in tables], options, options.min_ways)
     if fit is None:
-        need = _least(wish)
-        raise _too_few(min(tables, key=lambda each: int((each.counts >= need).sum())), wish)
+        need = options.min_images
+        fewest = min(tables, key=lambda each: int((each.counts >= need).sum()))
+        raise _too_few_images(fewest, options)
     train, validation = map(_pool, ("training", "validation"), tables, fit.usable)
-    why = f"validation: {val.source} measures progress"
-    return _shared(table, train, validation, fit, wish, why)
+    return _split(table, train, validation, fit, options, f"validation: on {val.source}")
 
 
-def _by_class(table: ImageTable, wish: AnyEpisode, seed: int) -> TrainValSplit | None:
-    fit = fit_images([table.counts.numpy()], wish)
+def _split_by_class(table: ImageTable, options: EpisodeOptions, seed: int) -> TrainValSplit | None:
+    """Some classes validate."""
+    fit = fit_shape([table.counts.numpy()], options)
     if fit is None:
         return None
-    usable, ways = fit.usable[0], _ways(wish)
-    n_val = max(ways, min(USUAL.ways[1], len(usable) // 2), min(MOST_VAL, len(usable) // 5))
+    usable, ways = fit.usable[0], options.min_ways
+    most = min(MAX_VAL_CLASSES, len(usable) // 5)
+    n_val = max(ways, min(DEFAULT_SHAPE.ways[1], len(usable) // 2), most)
     if len(usable) - n_val < ways:
         return None
     order = generator("validation classes", seed).permutation(len(usable))
     rest, chosen = (np.sort(usable[part]) for part in (order[n_val:], order[:n_val]))
-    val = _pool("validation", table, chosen, seed, max(fit.need, MOST_VAL_IMAGES // n_val))
-    validation = f"validation: {n_val} of the classes are set apart {INSTEAD}"
-    return _shared(table, _pool("training", table, rest), val, fit, wish, validation)
+    largest = max(fit.images_per_class, MAX_VAL_IMAGES // n_val)
+    val = _pool("validation", table, chosen, seed, largest)
+    reason = f"validation: {n_val} of the classes are set apart {FOR_VALIDATION}"
+    return _split(table, _pool("training", table, rest), val, fit, options, reason)
 
 
-def _by_image(
-    table: ImageTable, wish: AnyEpisode, seed: int, n_way: int = 1
+def _split_by_image(
+    table: ImageTable, options: EpisodeOptions, seed: int, n_way: int = 1
 ) -> TrainValSplit | None:
+    """Some images of each class validate."""
     counts = table.counts.numpy()
-    # Rather a quarter of a class than a third or half of it, where the episode leaves the choice.
-    part = np.maximum(counts // 4, np.minimum(counts // 3, 2 * USUAL.shots[1]))
-    fit = fit_images([part], wish, n_way) or fit_images([counts // 2], wish, n_way)
+    # A quarter of a class rather than a third or half of it, where the episode leaves the choice.
+    part = np.maximum(counts // 4, np.minimum(counts // 3, 2 * DEFAULT_SHAPE.shots[1]))
+    fit = fit_shape([part], options, n_way) or fit_shape([counts // 2], options, n_way)
     if fit is None:
         return None
-    usable = np.flatnonzero(counts // 2 >= fit.need)
-    if len(usable) < _ways(wish):
+    need = fit.images_per_class
+    usable = np.flatnonzero(counts // 2 >= need)
+    if len(usable) < options.min_ways:
         return None
-    fit = Fit(fit.n_shot, fit.n_query, (usable,))
-    largest = max(fit.need, MOST_VAL_IMAGES // len(usable))
-    n_val = np.clip(counts // 4, fit.need, largest)
+    fit = ShapeFit(fit.n_shot, fit.n_query, (usable,))
+    n_val = np.clip(counts // 4, need, max(need, MAX_VAL_IMAGES // len(usable)))
     drawn = [
-        _drawn(table, i, seed).split([n_val[i], counts[i] - n_val[i]]) for i in usable.tolist()
+        _shuffled_rows(table, i, seed).split([n_val[i], counts[i] - n_val[i]])
+        for i in usable.tolist()
     ]
     names = tuple(table.classes[i] for i in usable)
     val, train = (
         Pool(name, table, names, tuple(rows.sort().values for rows in part))
         for name, part in zip(("validation", "training"), zip(*drawn, strict=True), strict=True)
     )
-    validation = (
-        f"validation: {len(val)} images, some of each class, are set apart {INSTEAD}; the classes "
-        "are too few to spare any"
+    reason = (
+        f"validation: {len(val)} images, some of each class, are set apart {FOR_VALIDATION}; "
+        "there are too few classes to set some apart"
     )
-    return _shared(table, train, val, fit, wish, validation)
+    return _split(table, train, val, fit, options, reason)
 
 
-def _shared(
-    table: ImageTable, train: Pool, val: Pool, fit: Fit, wish: AnyEpisode, validation: str
+def _split(
+    table: ImageTable, train: Pool, val: Pool, fit: ShapeFit, options: EpisodeOptions, reason: str
 ) -> TrainValSplit:
-    ways = choose_ways(wish, fit.need, min(len(train.classes), len(val.classes)))
+    n_classes = min(len(train.classes), len(val.classes))
+    ways = fit_ways(options, fit.images_per_class, n_classes)
     shape = EpisodeShape(ways, fit.n_shot, fit.n_query)
     check_pool(train, shape)
     check_pool(val, shape)
-    why = "as usual" if fit.n_shot == USUAL.n_shot else _few(table, fit)
-    small = "practise on; the model knows such a class by its anchor alone"
-    left_out = _left_out(table, fit, small)
-    return TrainValSplit(train, val, shape, [*say_shape(wish, shape, why), validation, *left_out])
+    why = "default" if fit.n_shot == DEFAULT_SHAPE.n_shot else _few(table, fit)
+    left_out = _left_out(table, fit, "train on; the model knows such a class by its anchor alone")
+    return TrainValSplit(
+        train, val, shape, [*explain_shape(options, shape, why), reason, *left_out]
+    )
 
 
 def _pool(
@@ -220,71 +224,64 @@ def _pool(
     seed: int = 0,
     largest: int | None = None,
 ) -> Pool:
-    """Of each class all images, or at most so many."""
-    rows = (_drawn(table, i, seed)[:largest].sort().values for i in classes.tolist())
+    """All images of these classes, or at most `largest` of each."""
+    rows = (_shuffled_rows(table, i, seed)[:largest].sort().values for i in classes.tolist())
     return Pool(name, table, tuple(table.classes[i] for i in classes), tuple(rows))
 
 
-def _drawn(table: ImageTable, i: int, seed: int) -> Int64[Tensor, " _"]:
-    """The rows of a class in an order that depends on the seed and its name alone."""
+def _shuffled_rows(table: ImageTable, i: int, seed: int) -> Int64[Tensor, " _"]:
+    """The rows of class i in an order that depends on the seed and the class's name alone."""
     rows = table.rows_of(table.classes[i])
     order = generator("validation images", seed, table.classes[i]).permutation(len(rows))
     return rows[torch.from_numpy(order)]
 
 
-def _ways(wish: AnyEpisode) -> int:
-    """How many classes there must be."""
-    return 2 if wish.n_way is None else most(wish.n_way)
+# ── reasons and errors ───────────────────────────────────────────────────────────────────────
 
 
-def _least(wish: AnyEpisode) -> int:
-    """How many images of each class there must be."""
-    return most(wish.n_shot or 1) + (wish.n_query or 1)
-
-
-def _few(table: ImageTable, fit: Fit) -> str:
+def _few(table: ImageTable, fit: ShapeFit) -> str:
     return f"few, since a class has {int(table.counts.numpy()[fit.usable[0]].min())} images"
 
 
-def _left_out(table: ImageTable, fit: Fit, what_for: str) -> Reasons:
+def _left_out(table: ImageTable, fit: ShapeFit, purpose: str) -> list[str]:
     counts, n = table.counts.numpy(), len(table.classes) - len(fit.usable[0])
     if n == 0:
         return []
-    few = int(counts.argmin())
-    which = f"{n} of {len(counts)} classes (such as '{table.classes[few]}' with {counts[few]}) have"
+    smallest = int(counts.argmin())
+    name, count = table.classes[smallest], counts[smallest]
+    which = f"{n} of {len(counts)} classes (such as '{name}' with {count}) have"
     if n == 1:
-        which = f"class '{table.classes[few]}' ({counts[few]}) has"
-    return [f"{which} too few images to {what_for}"]
+        which = f"class '{name}' ({count}) has"
+    return [f"{which} too few images to {purpose}"]
 
 
-def _check_classes(table: ImageTable, wish: AnyEpisode) -> None:
-    n, ways = len(table.classes), _ways(wish)
-    remedy = "add classes" if wish.n_way is None else "add classes or lower --n-way"
+def _require_classes(table: ImageTable, options: EpisodeOptions) -> None:
+    remedy = "add classes" if options.n_way is None else "add classes or lower --n-way"
     require(
-        n >= ways,
-        f"{table.source}: there {'is 1 class' if n == 1 else f'are {n} classes'}, but an episode "
-        f"needs {ways} to tell apart: {remedy}.",
+        len(table.classes) >= options.min_ways,
+        f"{table.source}: it has {pluralize(len(table.classes), 'class', 'classes')}, but an episode "
+        f"needs {options.min_ways}: {remedy}.",
     )
 
 
-def _too_few(table: ImageTable, wish: AnyEpisode, twice: bool = False) -> KedgeError:
-    """What is missing, as the owner of the images counts them."""
-    counts = table.counts.numpy()
-    shots, queries = most(wish.n_shot or 1), wish.n_query or 1
-    need, largest = _least(wish), int(counts.argmax())
-    given = wish.n_shot is not None or wish.n_query is not None
+def _too_few_images(table: ImageTable, options: EpisodeOptions, twice: bool = False) -> KedgeError:
+    """`twice`: some images of each class would have to validate as well."""
+    counts, need = table.counts.numpy(), options.min_images
+    shots, queries = as_range(options.n_shot or 1)[1], options.n_query or 1
+    largest = int(counts.argmax())
+    given = options.n_shot is not None or options.n_query is not None
     remedy = "add images, or lower --n-shot or --n-query" if given else "add images"
-    said = (
+    message = (
         f"{table.source}: the largest class, '{table.classes[largest]}', has "
-        f"{counted(int(counts[largest]), 'image')}, but an episode needs {need} of each class "
-        f"({counted(shots, 'shot')} + {counted(queries, 'query', 'queries')})"
+        f"{pluralize(int(counts[largest]), 'image')}, but an episode needs {need} of each class "
+        f"({pluralize(shots, 'shot')} + {pluralize(queries, 'query', 'queries')})"
     )
     if counts[largest] < need:
-        return KedgeError(f"{said}: {remedy}.")
-    again = " and, of so few classes, as many again to validate with" if twice else ""
-    all_told = 2 * need if twice else need
-    fewer = "" if wish.n_way is None else " or lower --n-way"
+        return KedgeError(f"{message}: {remedy}.")
+    again = " and, with so few classes, as many again for validation" if twice else ""
+    total = 2 * need if twice else need
+    fewer = "" if options.n_way is None else " or lower --n-way"
     return KedgeError(
-        f"{said}{again}; {all_told} images have {int((counts >= all_told).sum())} of the "
-        f"{len(counts)} classes: {remedy}, or add classes{fewer}."
+        f"{message}{again}; {int((counts >= total).sum())} of the {len(counts)} classes have "
+        f"{total} images: {remedy}, or add classes{fewer}."
     )

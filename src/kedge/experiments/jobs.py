@@ -1,11 +1,10 @@
-"""Several methods and seeds of an experiment at the same time, each in a process of its own.
+"""Several methods and seeds of an experiment at the same time, each in a worker process.
 
-Once the base round of their seed is there, methods have nothing to do with each other; those that
-start from scratch do not even need it. Several GPUs are dealt out in turn; a single one gains where
-NVIDIA's Multi-Process Service is on, and loses otherwise (LOG.md); the cores of a CPU are shared
-out.
+Methods wait only for the base round of their seed; those that train from scratch wait for nothing.
+Workers take GPUs in turn and share the CPU's cores. Several workers on one GPU are faster only with
+NVIDIA's Multi-Process Service (LOG.md).
 
-A process that works for another ends with it, however that ends: its standard input is closed then.
+A worker ends when its parent does, however that ends: its standard input is closed then.
 """
 
 from __future__ import annotations
@@ -24,25 +23,27 @@ from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import Tick
 
-DONE = "\x1e"  # before a number: so many more episodes
+DONE = "\x1e"  # before a number of episodes that a worker has just finished
 
 
 @dataclass(frozen=True)
 class Job:
-    """A method of one seed, over all its rounds."""
+    """A method under one seed, over all its rounds."""
 
     seed: int
     method: str
-    after: Job | None = None  # which has to be done before, now or by an earlier command
+    after: Job | None = None  # a job that has to be done before this one
 
 
-Events = SimpleQueue[tuple[int, str | None]]  # from which place, and a line; None: it has ended
+Events = SimpleQueue[tuple[int, str | None]]  # slot of a worker and a line; None: it has ended
 
 
-def work_off(folder: Path, jobs: Iterable[Job], at_once: int, tick: Tick) -> None:
-    """Do the jobs of the experiment in a folder: always the first that need not wait for another.
-    The first that fails ends all."""
-    waiting, free, events = list(jobs), deque(range(at_once)), Events()
+def run_jobs(folder: Path, jobs: Iterable[Job], n_workers: int, tick: Tick) -> None:
+    """Do the jobs of the experiment in a folder, in order but for those that have to wait.
+
+    The first job that fails ends all.
+    """
+    waiting, free, events = list(jobs), deque(range(n_workers)), Events()
     running: dict[int, tuple[Job, subprocess.Popen[str], list[str]]] = {}
     try:
         while waiting or running:
@@ -50,25 +51,25 @@ def work_off(folder: Path, jobs: Iterable[Job], at_once: int, tick: Tick) -> Non
             ready = [job for job in waiting if job.after not in undone]
             for job in ready[: len(free)]:
                 waiting.remove(job)
-                place = free.popleft()
-                process = _start(folder, job, place, at_once)
-                running[place] = job, process, []
-                Thread(target=_listen, args=(place, process, events), daemon=True).start()
-            place, line = events.get()
-            job, process, said = running[place]
+                slot = free.popleft()
+                process = _start(folder, job, slot, n_workers)
+                running[slot] = job, process, []
+                Thread(target=_listen, args=(slot, process, events), daemon=True).start()
+            slot, line = events.get()
+            job, process, messages = running[slot]
             if line is None:
-                del running[place]
-                free.append(place)
+                del running[slot]
+                free.append(slot)
                 with process:  # which closes its pipes
                     process.wait()
                 if process.returncode != 0:
-                    raise _failure(job, process.returncode, said)
-                for each in said:
-                    progress.note(each)
+                    raise _failure(job, process.returncode, messages)
+                for message in messages:
+                    progress.note(message)
             elif line.startswith(DONE):
                 tick(int(line.removeprefix(DONE)))
-            elif line.startswith("kedge: ") or said:  # why it ends
-                said.append(line)
+            elif line.startswith("kedge: ") or messages:  # its error
+                messages.append(line)
             else:
                 progress.note(line)
     finally:
@@ -77,18 +78,18 @@ def work_off(folder: Path, jobs: Iterable[Job], at_once: int, tick: Tick) -> Non
             process.wait()
 
 
-def _start(folder: Path, job: Job, place: int, at_once: int) -> subprocess.Popen[str]:
+def _start(folder: Path, job: Job, slot: int, n_workers: int) -> subprocess.Popen[str]:
     import torch
 
-    shared = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // at_once))}
+    resources = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // n_workers))}
     if gpus := torch.cuda.device_count():
         names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-        shared = {"CUDA_VISIBLE_DEVICES": names.split(",")[place % gpus]}
-    words = (folder, job.seed, job.method, at_once)
+        resources = {"CUDA_VISIBLE_DEVICES": names.split(",")[slot % gpus]}
+    arguments = (folder, job.seed, job.method, n_workers)
     return subprocess.Popen(
-        # -P: no module is looked for in the current folder, which may be anybody's.
-        [sys.executable, "-P", "-m", "kedge.experiments.worker", *map(str, words)],
-        env={**os.environ, **shared},
+        # -P: import nothing from the current folder, which may be anybody's.
+        [sys.executable, "-P", "-m", "kedge.experiments.worker", *map(str, arguments)],
+        env={**os.environ, **resources},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -97,17 +98,17 @@ def _start(folder: Path, job: Job, place: int, at_once: int) -> subprocess.Popen
     )
 
 
-def _listen(place: int, process: subprocess.Popen[str], events: Events) -> None:
+def _listen(slot: int, process: subprocess.Popen[str], events: Events) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        events.put((place, line.rstrip("\n")))
-    events.put((place, None))
+        events.put((slot, line.rstrip("\n")))
+    events.put((slot, None))
 
 
-def _failure(job: Job, code: int, said: list[str]) -> KedgeError:
-    if said:
-        return KedgeError(" ".join(said).removeprefix("kedge: "))
+def _failure(job: Job, code: int, messages: list[str]) -> KedgeError:
+    if messages:
+        return KedgeError(" ".join(messages).removeprefix("kedge: "))
     return KedgeError(
-        f"The process that trained {job.method} of seed {job.seed} has ended with {code}; the same "
-        "command goes on from there, and without --jobs if memory was short."
+        f"The process that trained {job.method} of seed {job.seed} ended with code {code}; give "
+        "the same command again, without --jobs if memory was short."
     )

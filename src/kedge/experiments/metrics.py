@@ -1,8 +1,8 @@
-"""What several rounds do to a model, as numbers. docs/metrics.md tells each in words.
+"""Metrics over rounds and seeds, computed from a record; docs/metrics.md explains each.
 
-Everything is computed seed by seed and then averaged. From three seeds on, an interval is over the
-seeds: it says what another draw of classes and weights might give, which thousands of episodes of
-one draw cannot. With fewer seeds it is over the episodes.
+Each is computed seed by seed and then averaged. With three seeds or more, intervals are over seeds:
+they include what another draw of classes and weights would change. With fewer they are over the
+test episodes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kedge.errors import KedgeError
 from kedge.evaluation.results import Score
 from kedge.experiments.records import Record, Run
 
-ENOUGH_SEEDS = 3  # for an interval over seeds; two would give one thirteen times as wide as s/√2
-ROUND_POOL = "round_"  # pools of the classes that one round brought
-LOWER, UPPER = "FT", "PAR"  # the gap: nothing held the model, and everything was there again
+ENOUGH_SEEDS = 3  # for an interval over seeds: with two, Student's quantile is 12.7
+ROUND_POOL = "round_"  # prefix of pools with the classes of one round
+LOWER, UPPER = "FT", "PAR"  # the ends of the gap that a method may close
 STUDENT = (  # 97.5% quantile of Student's t at 1, 2, … degrees of freedom
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -31,7 +31,7 @@ Matrix = Mapping[int, Mapping[int, float]]  # a[t][i]: after round t, on the cla
 
 
 def over_seeds(values: Sequence[float]) -> Score:
-    """Because seeds differ far more than episodes do: the mean, with Student's interval."""
+    """Mean over seeds with Student's 95% interval."""
     n = len(values)
     if n < 2:
         return Score(values[0], math.inf, n)
@@ -40,14 +40,14 @@ def over_seeds(values: Sequence[float]) -> Score:
 
 
 def _student(freedom: int) -> float:
-    """Beyond the table, two terms of its expansion about the normal quantile: right to 0.001."""
+    """97.5% quantile of Student's t; beyond the table an expansion that is exact to 0.001."""
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]
     return 1.96 + 2.3723 / freedom + 2.8225 / freedom**2
 
 
 def score(record: Record, method: str, round: int, pool: str) -> Score | None:
-    """A method's accuracy on a pool; None if it was not tested there."""
+    """Accuracy of a method on a pool; None if it was not tested there."""
     runs = [run for run in record.select(method, round) if pool in run.scores]
     if len(runs) >= ENOUGH_SEEDS:
         return over_seeds([run.scores[pool].mean for run in runs])
@@ -55,10 +55,9 @@ def score(record: Record, method: str, round: int, pool: str) -> Score | None:
 
 
 def difference(record: Record, a: str, b: str, round: int, pool: str) -> Score | None:
-    """a − b, because two methods share classes, weights and episodes, which cancel.
+    """a − b: over the seeds that both have if there are enough, else paired by episode.
 
-    Over the seeds that both have, if those are enough; else over the episodes, paired. None where
-    the record does not compare the two.
+    None if the record does not compare the two.
     """
     ours, theirs = _means(record, a, round, pool), _means(record, b, round, pool)
     shared = sorted(ours.keys() & theirs.keys())
@@ -73,7 +72,7 @@ def difference(record: Record, a: str, b: str, round: int, pool: str) -> Score |
 def average_difference(
     record: Record, a: str, b: str, round: int, pools: Sequence[str]
 ) -> Score | None:
-    """a − b, the mean over pools. Different pools are different episodes, which are independent."""
+    """a − b, averaged over pools, whose episodes are independent."""
     ours, theirs = ([_means(record, m, round, pool) for pool in pools] for m in (a, b))
     shared = sorted(set.intersection(*(set(means) for means in (*ours, *theirs))))
     if len(shared) >= ENOUGH_SEEDS:
@@ -88,7 +87,7 @@ def average_difference(
 
 
 def clear(found: Score) -> bool:
-    """The interval of a difference does not touch zero."""
+    """Whether the interval of a difference excludes zero."""
     return abs(found.mean) > found.ci
 
 
@@ -97,13 +96,13 @@ def _means(record: Record, method: str, round: int, pool: str) -> dict[int, floa
     return {run.seed: run.scores[pool].mean for run in runs if pool in run.scores}
 
 
-# ── the matrix, and what is read off it ──────────────────────────────────────────────────────
+# ── the accuracy matrix ──────────────────────────────────────────────────────
 
 
 def seed_matrix(record: Record, method: str, seed: int) -> Matrix:
-    """All that a method knew and when, under one seed: a[t][i], from the pools "round_i".
+    """a[t][i] of one seed: accuracy after round t on the classes of round i.
 
-    With a single update there are no such pools: "old" is round 0 and "new" is round 1.
+    With a single update there are no pools "round_i": "old" is round 0 and "new" is round 1.
     """
     runs = [run for run in record.runs if (run.method, run.seed) == (method, seed)]
     return {run.round: _by_round(run.scores) for run in sorted(runs, key=lambda run: run.round)}
@@ -117,7 +116,7 @@ def _by_round(scores: dict[str, Score]) -> dict[int, float]:
 
 
 def matrix(record: Record, method: str) -> Matrix:
-    """The matrix to look at: the mean of those of all seeds, cell by cell."""
+    """The mean of the matrices of all seeds."""
     parts = [seed_matrix(record, method, seed) for seed in _seeds(record, method)]
     cells = {(t, i) for part in parts for t, row in part.items() for i in row}
     rounds = sorted({t for t, _ in cells})
@@ -131,19 +130,12 @@ def matrix(record: Record, method: str) -> Matrix:
 
 
 def average_accuracy(a: Matrix, t: int) -> float | None:
-    """How good the model is at all that it was taught, in one number.
-
-    The mean of a[t][i] over i ≤ t: every round counts the same, however many classes it brought.
-    """
+    """Mean of a[t][i] over i ≤ t; every round counts the same, however many classes it has."""
     return _mean([value for i, value in a[t].items() if i <= t])
 
 
 def forgetting(a: Matrix, t: int) -> float | None:
-    """What the rounds have cost, where a good average may hide it.
-
-    For the classes of each round i < t, the best value since they came, max a[s][i] over
-    i ≤ s < t, minus a[t][i]; then the mean over i. Negative if the model got better at them.
-    """
+    """Mean over i < t of (max a[s][i] over i ≤ s < t) − a[t][i]; negative if accuracy rose."""
     lost = []
     for i in (i for i in a[t] if i < t):
         past = [a[s][i] for s in a if i <= s < t and i in a[s]]
@@ -152,21 +144,16 @@ def forgetting(a: Matrix, t: int) -> float | None:
 
 
 def backward_transfer(a: Matrix, t: int) -> float | None:
-    """Whether later rounds help or harm earlier ones, measured from when each was learned.
-
-    The mean of a[t][i] − a[i][i] over i < t. Unlike forgetting it does not ask for the best moment
-    in between, so that a gain and its later loss leave no trace in it.
-    """
+    """Mean of a[t][i] − a[i][i] over i < t: what later rounds did to earlier classes."""
     return _mean([a[t][i] - a[i][i] for i in a[t] if i < t and i in a.get(i, {})])
 
 
 def by_seed(
     record: Record, method: str, round: int, measure: Callable[[Matrix, int], float | None]
 ) -> Score | None:
-    """A measure of the matrix for a method: `by_seed(record, "IDA", 2, forgetting)`.
+    """A measure of the matrix, averaged over seeds: `by_seed(record, "IDA", 2, forgetting)`.
 
-    With fewer than three seeds its interval is unknown (infinite): the record does not say how
-    the pools of one seed vary together.
+    With fewer than three seeds its interval is unknown (infinite).
     """
     matrices = [seed_matrix(record, method, seed) for seed in _seeds(record, method)]
     found = [measure(a, round) for a in matrices if round in a]
@@ -177,11 +164,10 @@ def by_seed(
 
 
 def gap_closed(record: Record, method: str, round: int, pool: str) -> Score | None:
-    """How far a method gets from fine-tuning, which is free, to retraining, which needs old data.
+    """(method − FT) / (PAR − FT), of means over seeds: the part of the gap that is closed.
 
-    (m − FT) / (PAR − FT) of the means over seeds. None where either is missing or PAR is not
-    clearly ahead, because a share of nothing is no share. The interval is that of a ratio of
-    means, over seeds; with fewer than three it is unknown (infinite).
+    None if either is missing or PAR is not clearly ahead of FT. The interval is that of a ratio of
+    means over seeds; with fewer than three it is unknown (infinite).
     """
     gap = difference(record, UPPER, LOWER, round, pool)
     if gap is None or not clear(gap) or gap.mean <= 0:
@@ -202,19 +188,18 @@ def gap_closed(record: Record, method: str, round: int, pool: str) -> Score | No
 
 
 def anchor_drift(record: Record, method: str, round: int) -> Score | None:
-    """How stale the anchors are: each was made by a model that has moved on since.
+    """Mean ‖stored anchor − anchor recomputed now‖ over classes of earlier rounds.
 
-    Mean ‖anchor − what it would be now‖ over the classes of earlier rounds, in units of the
-    feature space. It needs the old images, so it is an oracle: no method is shown it.
+    It needs the old images, so no method sees it.
     """
     found = [run.measures.get("anchor_drift") for run in record.select(method, round)]
     return _averaged([value for value in found if value is not None])
 
 
 def relative_drift(record: Record, method: str, round: int) -> Score | None:
-    """Drift that can be compared between methods, because a model may also scale all it sees.
+    """Anchor drift divided by the mean distance between anchors recomputed now.
 
-    Drift divided by the mean distance between two of the anchors that there would be now.
+    Unlike `anchor_drift` it does not depend on the scale of the features.
     """
     runs = [run.measures for run in record.select(method, round)]
     return _averaged(
@@ -224,10 +209,7 @@ def relative_drift(record: Record, method: str, round: int) -> Score | None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one round takes, because a gain has its price: mean over seeds, memory at its highest.
-
-    No seconds where nothing was trained.
-    """
+    """Cost of one round: means over seeds, but the maximum of the memory."""
 
     seconds: float
     peak_memory_mb: float

@@ -1,8 +1,8 @@
-"""What a run leaves behind: every number with its interval, and all that is needed to trust it.
+"""Records: the results of an experiment in one JSON file.
 
-A record is one JSON file. It holds the configuration, the classes of every split, the versions
-and the machine, and for each (seed, method, round) the scores, the training curve and the cost.
-Reports are rendered from records and from nothing else.
+A record holds the configuration, the classes of every split, versions and machine, and for each
+(seed, method, round) the scores, the training curve and the cost. Reports are made from records
+alone.
 """
 
 from __future__ import annotations
@@ -15,26 +15,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kedge.config import (
-    BackboneConfig,
-    EpisodeShape,
-    HeadConfig,
-    Schedule,
-    from_dict,
-    parse_json,
-    require,
-)
-from kedge.errors import KedgeError
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge.errors import KedgeError, require
 from kedge.evaluation.results import (
     AnchorMove,
     Epoch,
     Score,
 )
 from kedge.utils.atomic_io import write_atomically
+from kedge.utils.config_io import from_dict
+from kedge.utils.strict_json import parse_json
 
 FORMAT = 1
-INDEX = "recipe.json"  # of a collection
-SETTINGS: dict[str, tuple[type, set[str]]] = {  # of a record's config, and what reports need of it
+INDEX = "recipe.json"  # of a record set
+SETTINGS: dict[
+    str, tuple[type, set[str]]
+] = {  # parts of a record's config, and the keys that reports need
     "episode": (EpisodeShape, {"n_way", "n_shot", "n_query"}),
     "schedule": (Schedule, {"epochs", "episodes"}),
     "backbone": (BackboneConfig, {"backbone"}),
@@ -44,10 +40,10 @@ SETTINGS: dict[str, tuple[type, set[str]]] = {  # of a record's config, and what
 
 @dataclass(frozen=True)
 class PoolInfo:
-    """A column of the table: a set of classes that were tested together.
+    """A set of classes that were tested together, in one shape of test episodes.
 
-    Where there are several shapes of test episodes, the names of all but the first hold the shape:
-    "unseen" is the pool in the first shape, "unseen at 20-way 1-shot" the same pool in another.
+    With several shapes, the names of all but the first contain the shape: "unseen" is the pool in
+    the first shape, "unseen at 20-way 1-shot" the same pool in another.
     """
 
     name: str  # "old", "new", "unseen", "unseen_both", … or "round_0", "round_1", …
@@ -65,9 +61,9 @@ class PoolInfo:
         return self.pool == self.name
 
 
-MEASURES = {  # what may stand in Run.measures
-    "anchor_drift": "mean ‖anchor − what it would be now‖ over the classes of earlier rounds",
-    "anchor_spread": "mean distance between two of the anchors that there would be now",
+MEASURES = {  # keys of Run.measures
+    "anchor_drift": "mean ‖stored anchor − anchor recomputed now‖ over classes of earlier rounds",
+    "anchor_spread": "mean distance between two anchors recomputed now",
     "anchor_plane": "share of the base anchors' variance that the plane of AnchorMove shows",
 }
 
@@ -77,14 +73,14 @@ class Run:
     """One method after one round, under one seed."""
 
     seed: int
-    method: str  # the label under which it was asked for: "IDA", "IDA anchors=all", …
+    method: str  # its label: "IDA", "IDA anchors=all", …
     round: int  # 0 is the base round
-    pools: tuple[PoolInfo, ...]  # what "old" and "new" mean depends on the round
-    scores: dict[str, Score]  # by pool name; per cent
+    pools: tuple[PoolInfo, ...]  # "old" and "new" depend on the round
+    scores: dict[str, Score]  # by pool name, in %
     history: tuple[Epoch, ...]  # empty for NU, which does not train
     seconds: float
     peak_memory_mb: float
-    kept_bytes_per_class: float  # what the method keeps of each class that is behind it
+    kept_bytes_per_class: float  # kept of each class for the next round
     environment: dict[str, str]  # commit, versions and machine that made it
     measures: dict[str, float] = field(default_factory=dict)  # see MEASURES
     anchors: tuple[AnchorMove, ...] = ()  # some classes of earlier rounds
@@ -92,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Method `a` minus method `b` on the very same episodes, with its own interval."""
+    """Method `a` minus method `b`, paired by test episode."""
 
     seed: int
     round: int
@@ -104,15 +100,15 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Record:
-    """All that an experiment leaves behind: how it was set up, and what each run of it gave."""
+    """The set-up of an experiment and the results of all its runs."""
 
     name: str  # of the protocol, such as "drawings"
     sentence: str  # what the protocol is, and where it differs from the paper
     config: dict[str, Any]
-    splits: dict[str, dict[str, Any]]  # seed → which classes play which role
+    splits: dict[str, dict[str, Any]]  # seed → roles of the classes
     runs: tuple[Run, ...]
     pairs: tuple[PairedDifference, ...]
-    images: str = ""  # their fingerprint; earlier records have none
+    images: str = ""  # their fingerprint; empty in early records
     format: int = field(default=FORMAT)
 
     @property
@@ -121,7 +117,7 @@ class Record:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all runs; where they differ, all that was used, and of the dates first and last."""
+        """Versions and machines of all runs, joined where they differ; of dates first and last."""
         kinds = [run.environment for run in self.runs]
         found: dict[str, list[str]] = {}
         for key, value in (item for kind in kinds for item in kind.items()):
@@ -146,15 +142,15 @@ class Record:
         return next(run.pools for run in self.runs if run.round == round)
 
     def score(self, method: str, round: int, pool: str) -> Score:
-        """Mean over the seeds; the interval is over all their episodes together."""
+        """Mean over seeds; its interval is over all episodes of all seeds."""
         return average(run.scores[pool] for run in self.select(method, round))
 
     def difference(self, a: str, b: str, round: int, pool: str) -> Score:
-        """a − b in percentage points, paired by episode, over all seeds together."""
+        """a − b in points, paired by episode, over all seeds."""
         at = [p for p in self.pairs if (p.round, p.pool) == (round, pool)]
-        forth = [p.difference for p in at if (p.a, p.b) == (a, b)]
-        back = [p.difference for p in at if (p.a, p.b) == (b, a)]
-        return average(forth or [replace(d, mean=-d.mean) for d in back])
+        forward = [p.difference for p in at if (p.a, p.b) == (a, b)]
+        reverse = [p.difference for p in at if (p.a, p.b) == (b, a)]
+        return average(forward or [replace(d, mean=-d.mean) for d in reverse])
 
     def save(self, path: str | Path) -> None:
         parts = (f"{_json(key)}: {_lines(value)}" for key, value in asdict(self).items())
@@ -163,7 +159,7 @@ class Record:
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
-        data = _content(Path(path), "record")
+        data = _read_json(Path(path), "record")
         try:
             record = from_dict(cls, data)
             for name in SETTINGS.keys() & record.config.keys():
@@ -181,8 +177,8 @@ class Record:
 class RecordSet:
     """The records of a recipe: one for each part, such as "1-shot" and "5-shot" of one table.
 
-    A recipe without parts has a single record, whose part is "". On disk a collection is a folder
-    of records with an index beside them, recipe.json.
+    A recipe without parts has a single record, whose part is "". On disk it is a folder of records
+    with an index, recipe.json.
     """
 
     name: str
@@ -192,7 +188,7 @@ class RecordSet:
 
     @staticmethod
     def folder_of(part: str) -> str:
-        """Where the record of a part is, within the folder of the collection."""
+        """The folder of a part within that of the record set."""
         return re.sub(r"[^\w.=+-]+", "-", part).strip("-.") or "."
 
     @classmethod
@@ -203,7 +199,7 @@ class RecordSet:
         return folders
 
     def save_index(self, folder: str | Path) -> None:
-        """Write recipe.json. Whoever makes the records saves them, each in `folder_of` its part."""
+        """Write recipe.json; the records themselves are saved by whoever makes them."""
         index = {
             "format": FORMAT,
             "name": self.name,
@@ -218,7 +214,7 @@ class RecordSet:
     @classmethod
     def load(cls, folder: str | Path) -> RecordSet:
         path = Path(folder) / INDEX
-        index = _content(path, "recipe")
+        index = _read_json(path, "recipe")
         name, title, paper = (index.get(key) for key in ("name", "title", "paper"))
         folders = index.get("parts")
         if not (
@@ -243,13 +239,13 @@ def _json(value: object) -> str:
 
 
 def _lines(value: object) -> str:
-    """A line for each run and each pair: a long experiment has thousands."""
+    """JSON with one line per run and pair, so that diffs are readable."""
     if not isinstance(value, list | tuple):
         return _json(value)
     return "[\n" + ",\n".join(map(_json, value)) + "\n]"
 
 
-def _content(path: Path, what: str) -> dict[str, Any]:
+def _read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -269,10 +265,10 @@ def load_run(path: Path) -> Run:
 
 
 def average(scores: Iterable[Score]) -> Score:
-    """Mean of independent scores, e.g. of several seeds, with the interval of that mean."""
+    """Mean of independent scores, of several seeds say, with the interval of that mean."""
     parts = list(scores)
     if not parts:
-        raise KedgeError("No run in this record answers that question.")
+        raise KedgeError("This record has no such run.")
     n = len(parts)
     ci = math.sqrt(sum(part.ci**2 for part in parts)) / n
     return Score(sum(part.mean for part in parts) / n, ci, sum(part.n for part in parts))

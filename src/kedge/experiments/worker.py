@@ -9,30 +9,30 @@ from threading import Thread
 
 from kedge.errors import KedgeError
 from kedge.experiments.jobs import DONE, Job
-from kedge.experiments.runner import work
+from kedge.experiments.runner import run_job
 from kedge.utils import progress
-from kedge.utils.process import keep_memory, write_anything
+from kedge.utils.process import escape_unencodable, keep_freed_memory
 
 
 def main() -> None:
-    """The other end: one job, which says what it has done on standard output."""
-    Thread(target=_end_with_the_other, daemon=True).start()
-    keep_memory()
-    write_anything()
-    folder, seed, method, at_once = sys.argv[1:]
+    """Do one job, and report progress and errors on standard output."""
+    Thread(target=_exit_with_parent, daemon=True).start()
+    keep_freed_memory()
+    escape_unencodable()
+    folder, seed, method, n_workers = sys.argv[1:]
     try:
         with progress.display():
-            work(Path(folder), Job(int(seed), method), int(at_once), _tell)
+            run_job(Path(folder), Job(int(seed), method), int(n_workers), _report)
     except KedgeError as error:
         print(f"kedge: {progress.printable(str(error), one_line=True)}", flush=True)
         sys.exit(1)
 
 
-def _tell(n: int) -> None:
+def _report(n: int) -> None:
     print(f"{DONE}{n}", flush=True)
 
 
-def _end_with_the_other() -> None:
+def _exit_with_parent() -> None:
     sys.stdin.read()
     os._exit(1)
 

@@ -1,9 +1,9 @@
-"""Ready experiments: one TOML file each, and the paper's tables among them.
+"""Recipes: ready experiments, one TOML file each, the paper's tables among them.
 
-A recipe holds a `title`, the id of the paper's table that it repeats or mirrors (`paper`, if any),
-settings of `Experiment` that all its parts share (`protocol` must be named), and under
-`[parts."NAME"]` what each part sets otherwise. A part's `data` is the name of a folder or packed
-file within the one that is given.
+A recipe has a `title`, the id of the paper's table that it repeats or mirrors (`paper`, if any),
+settings of `Experiment` that all its parts share (`protocol` is required), and under
+`[parts."NAME"]` the settings in which a part differs. A part's `data` is the name of a folder or
+packed file inside --data.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kedge.config import (
-    check_depth,
-    from_dict,
-    to_dict,
-)
 from kedge.errors import KedgeError
 from kedge.experiments import paper
+from kedge.utils.config_io import from_dict
+from kedge.utils.strict_json import check_depth
 
-if TYPE_CHECKING:  # needs PyTorch, which the names of the recipes do not
+if TYPE_CHECKING:  # imports PyTorch, which listing recipes does not need
     from kedge.experiments.experiment import Experiment
 
 Settings = dict[str, Any]
@@ -42,32 +39,32 @@ class Recipe:
     file: str  # for messages
 
     def base(self) -> Experiment:
-        """The settings that all parts share, over the defaults."""
+        """The settings that all parts share."""
         from kedge.experiments.experiment import Experiment
 
         return _patched(Experiment(), self.settings, self.file)
 
     def experiments(self, base: Experiment) -> dict[str, Experiment]:
-        """By part; a recipe without parts is one experiment named "".
+        """The experiment of each part; a recipe without parts has one, named "".
 
-        `base` is the recipe's own, or one in which a user has changed something.
+        `base` is the recipe's own, or changed by a user's options.
         """
         if not self.parts:
             return {"": base}
-        self._refuse_overruled(base)
+        self._reject_overridden(base)
         return {
             part: _patched(base, self._with_data(patch, base.data), f"{self.file}, part '{part}'")
             for part, patch in self.parts.items()
         }
 
-    def _refuse_overruled(self, base: Experiment) -> None:
-        """What every part sets for itself cannot be changed for all of them."""
-        own, given = to_dict(self.base()), to_dict(base)
+    def _reject_overridden(self, base: Experiment) -> None:
+        """Raise if a user changes an option that every part sets for itself."""
+        own, given = asdict(self.base()), asdict(base)
         first, *others = ({key for key, _ in _leaves(patch)} for patch in self.parts.values())
         for key in sorted(first.intersection(*others) - {"data"}):
             if _at(given, key) != _at(own, key):
                 option = key.rpartition(".")[2].replace("_", "-")
-                if self.file.endswith(".toml"):  # somebody's own, which can be changed
+                if self.file.endswith(".toml"):  # a user's own file
                     raise KedgeError(
                         f"--{option}: each part of {self.file} sets its own; change it there."
                     )
@@ -78,7 +75,7 @@ class Recipe:
 
     @property
     def data_names(self) -> tuple[str, ...]:
-        """What has to be in the folder that is given as data; nothing if it is the data itself."""
+        """Names that the folder --data must contain; empty if it is the data itself."""
         return tuple(dict.fromkeys(p["data"] for p in self.parts.values() if "data" in p))
 
     def _with_data(self, patch: Settings, folder: str | None) -> Settings:
@@ -96,19 +93,19 @@ class Recipe:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The recipes that come with kedge."""
+    """Names of the recipes that come with kedge."""
     return tuple(_included())
 
 
 def text(name: str | Path) -> str:
-    """The file of a recipe, comments and all: to be read, or copied and changed."""
+    """The text of a recipe's file, with its comments."""
     if str(name) in _included():
         return _included()[str(name)]
     path = Path(name)
     if path.suffix != ".toml":
         from kedge.benchmarks import PROTOCOLS
 
-        own = path.with_suffix(".toml") if path.name else path  # '.' has none
+        own = path.with_suffix(".toml") if path.name else path
         known = [*_included(), *PROTOCOLS]
         close = [str(own)] if own.is_file() else get_close_matches(str(name), known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "'kedge recipes' lists them."
@@ -121,7 +118,7 @@ def text(name: str | Path) -> str:
 
 
 def load_recipe(name: str | Path) -> Recipe:
-    """A recipe of kedge by its name, anyone's by the path of its file, or a bare protocol."""
+    """A recipe by its name, by the path of its file, or made from the name of a protocol."""
     if str(name) not in _included():
         from kedge.benchmarks import PROTOCOLS
 
@@ -134,7 +131,7 @@ def load_recipe(name: str | Path) -> Recipe:
 
 @functools.cache
 def _included() -> dict[str, str]:
-    """Name → text."""
+    """Texts of the recipes that come with kedge, by name."""
     files = sorted(
         resources.files("kedge.experiments.recipes").iterdir(), key=lambda file: file.name
     )
@@ -171,7 +168,7 @@ def _read(name: str, file: str, text: str) -> Recipe:
     base = recipe.base()
     for part, patch in parts.items():
         _patched(base, patch, f"{file}, part '{part}'")
-    # The default is that of the command, which a file is not meant to have by mistake.
+    # A default exists, but it is for the command: a file without a protocol is a mistake.
     named = "protocol" in settings or (bool(parts) and all("protocol" in p for p in parts.values()))
     _check(named, file, "protocol", 'must be named, such as protocol = "drawings"')
     return recipe
@@ -186,14 +183,14 @@ def _patched(base: Experiment, patch: Settings, file: str) -> Experiment:
     from kedge.experiments.experiment import Experiment
 
     try:
-        return from_dict(Experiment, _merged(to_dict(base), patch))
+        return from_dict(Experiment, _merged(asdict(base), patch))
     except KedgeError as error:
         key = _culprit(base, patch, str(error))
         raise KedgeError(f"{file}: {f'{key}: ' if key else ''}{error}") from None
 
 
 def _merged(settings: Settings, patch: Settings) -> Settings:
-    """Tables within tables are merged, everything else is replaced."""
+    """Settings with those of the patch; nested tables are merged."""
     out = dict(settings)
     for key, value in patch.items():
         nested = isinstance(value, dict) and isinstance(out.get(key), dict)
@@ -201,15 +198,15 @@ def _merged(settings: Settings, patch: Settings) -> Settings:
     return out
 
 
-def _culprit(base: Experiment, patch: Settings, said: str) -> str | None:
-    """The key that is refused in the same words when it is set alone."""
+def _culprit(base: Experiment, patch: Settings, message: str) -> str | None:
+    """The key that raises the same error when it is set alone."""
     from kedge.experiments.experiment import Experiment
 
-    for key, alone in _leaves(patch):
+    for key, single in _leaves(patch):
         try:
-            from_dict(Experiment, _merged(to_dict(base), alone))
+            from_dict(Experiment, _merged(asdict(base), single))
         except KedgeError as error:
-            if str(error) == said:
+            if str(error) == message:
                 return key
     return None
 

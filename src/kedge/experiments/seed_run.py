@@ -1,0 +1,274 @@
+"""One seed of an experiment: its classes, its base model, and each method trained from that base.
+
+The folder of a seed:
+
+    split.json                     which classes play which role
+    base/                          round 0, shared by all methods
+    IDA/round-1/model.kedge        the model
+                run.json           its scores, training curve and cost
+                episodes.safetensors   the accuracy of every test episode
+                memory.safetensors     what the method keeps for its next round, if anything
+                places.safetensors     anchors of its classes, to measure later drift
+                training.safetensors   the checkpoint, deleted when the round is done
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from kedge.benchmarks import get_protocol
+from kedge.benchmarks.base import Benchmark, pool_label
+from kedge.config import TrainConfig
+from kedge.errors import KedgeError
+from kedge.evaluation.accuracy import evaluate
+from kedge.evaluation.anchor_drift import anchor_drift, true_anchors
+from kedge.evaluation.results import AnchorMove, Score, paired_difference
+from kedge.experiments.experiment import Experiment
+from kedge.experiments.jobs import Job
+from kedge.experiments.records import PairedDifference, PoolInfo, Run, load_run
+from kedge.methods.base import Memory
+from kedge.methods.registry import Method
+from kedge.models.model import Model, new_model
+from kedge.models.model_config import ModelConfig
+from kedge.training.round import RoundResult, remember, train_round, training_pool
+from kedge.training.step import default_device
+from kedge.utils import distributed, progress
+from kedge.utils.atomic_io import load_tensors, save_tensors, write_atomically
+from kedge.utils.env import environment, peak_memory_mb, reset_peak_memory
+from kedge.utils.progress import Tick
+from kedge.utils.seeding import torch_seed
+
+BASE = Method("base", "new", from_scratch=True)  # round 0, shared by all methods
+
+
+class SeedRun:
+    """Trains and tests the methods of an experiment under one seed; what is done is read back."""
+
+    def __init__(self, experiment: Experiment, seed: int, folder: Path, n_jobs: int = 1) -> None:
+        self.experiment, self.seed, self.folder, self.n_jobs = experiment, seed, folder, n_jobs
+        protocol = get_protocol(experiment.protocol)
+        self.benchmark: Benchmark = protocol.benchmark(seed, experiment.data)
+        self._check_or_save_split()
+        self.rounds = range(1, self.benchmark.n_rounds)
+
+    def _check_or_save_split(self) -> None:
+        """Raise if the classes now have other roles than when this run began."""
+        path = self.folder / "split.json"
+        text = json.dumps(asdict(self.benchmark.split), ensure_ascii=False) + "\n"
+        try:
+            saved = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise KedgeError(f"{path}: cannot be read ({error}); use another --out.") from None
+        if saved != text:
+            raise KedgeError(
+                f"{path}: this run began with another split of the classes than the data and the "
+                "protocol give now; choose another folder with --out."
+            )
+
+    # ── what is left to do ──
+
+    def n_rounds_to_train(self, methods: list[Method]) -> int:
+        trained = [method for method in (BASE, *methods) if method.trains_on != "nothing"]
+        return sum(map(self._n_open_rounds, trained))
+
+    def open_jobs(self, methods: list[Method]) -> list[Job]:
+        """A job for each method that has something left to train or test."""
+        base = Job(self.seed, BASE.label)
+        return [
+            Job(self.seed, method.label, after=None if method.from_scratch else base)
+            for method in methods
+            if self._n_open_rounds(method)
+        ]
+
+    def _n_open_rounds(self, method: Method) -> int:
+        folders = [self._folder_of(method, round) for round in self._rounds_of(method)]
+        return sum(not (folder / "run.json").exists() for folder in folders)
+
+    def _rounds_of(self, method: Method) -> range:
+        return range(1) if method is BASE else self.rounds
+
+    # ── results ──
+
+    def runs(self, methods: list[Method], tick: Tick) -> list[Run]:
+        """All runs; the base round is listed once for each method."""
+        [base] = self.runs_of(BASE, tick)
+        runs = [replace(base, method=method.label) for method in methods]
+        return runs + [run for method in methods for run in self.runs_of(method, tick)]
+
+    def runs_of(self, method: Method, tick: Tick) -> list[Run]:
+        """The runs of one method. Unless it starts from scratch, the base must be done."""
+        return [self._run(method, round, tick) for round in self._rounds_of(method)]
+
+    def paired_differences(self, methods: list[Method]) -> list[PairedDifference]:
+        """Every pair of methods on every pool, episode by episode."""
+        found = []
+        for round in self.rounds:
+            values = {}
+            for method in methods:
+                path = self._folder_of(method, round) / "episodes.safetensors"
+                advice = f"; delete {path.parent} to do this run again"
+                _, values[method.label] = load_tensors(path, "list of accuracies", advice)
+            for a, b in itertools.combinations(values, 2):
+                for pool in values[a]:
+                    difference = paired_difference(values[a][pool], values[b][pool])
+                    found.append(PairedDifference(self.seed, round, pool, a, b, difference))
+        return found
+
+    # ── one round of one method ──
+
+    def _folder_of(self, method: Method, round: int) -> Path:
+        name = re.sub(r"[^\w.=+-]+", "_", method.label)
+        return self.folder / name if round == 0 else self.folder / name / f"round-{round}"
+
+    def _config(self, round: int) -> TrainConfig:
+        shape = self.experiment.update_episode if round else self.experiment.episode
+        return TrainConfig(shape, self.experiment.schedule, self.seed)
+
+    def _run(self, method: Method, round: int, tick: Tick) -> Run:
+        """Train and test, unless that was done before."""
+        folder = self._folder_of(method, round)
+        done, checkpoint = folder / "run.json", folder / "training.safetensors"
+        if done.exists():
+            checkpoint.unlink(missing_ok=True)  # the run was killed just before it did this
+            return load_run(done)
+        reset_peak_memory()
+        result = self._train(method, round, folder, tick)
+        peak = peak_memory_mb() if result.history else 0.0
+        run = self._test(method, round, result, peak, folder)
+        text = json.dumps(asdict(run), indent=1) + "\n"
+        write_atomically(done, lambda part: part.write_text(text, encoding="utf-8"))
+        checkpoint.unlink(missing_ok=True)
+        best = max((epoch.val_accuracy for epoch in run.history), default=None)
+        summary = "no training"
+        if best is not None:
+            summary = f"{run.seconds:.0f} s, validation {best:.1f}%"
+        progress.note(f"seed {self.seed}, round {round}, {method.label}: {summary}")
+        return run
+
+    def _train(self, method: Method, round: int, folder: Path, tick: Tick) -> RoundResult:
+        if method.trains_on == "nothing":
+            model = self._model(method, round - 1)
+            model.save(folder / "model.kedge")
+            return RoundResult(model)
+        round_data = self.benchmark.round_data(round, with_old=method.trains_on == "everything")
+        if method.from_scratch:
+            table = self.benchmark.table
+            model_config = ModelConfig(
+                self.experiment.backbone,
+                self.experiment.head,
+                table.n_channels,
+                table.image_size,
+                resize=table.resize,
+                inverted=table.inverted,
+            )
+            pool = training_pool(method, round_data)
+            start = new_model(model_config, pool, torch_seed("weights", self.seed))
+            start = start.to(default_device())
+        else:
+            start = self._model(method, round - 1)
+        memory = self._memory(method, round - 1) if round else {}
+        checkpoint = folder / "training.safetensors"
+        config = self._config(round)
+        result = train_round(start, round_data, method, config, checkpoint, tick, memory)
+        result.model.save(folder / "model.kedge")
+        began = time.perf_counter()
+        if method.remembers:
+            self._save_memory(method, round, result.model)
+        return replace(result, seconds=result.seconds + time.perf_counter() - began)
+
+    def _model(self, method: Method, round: int) -> Model:
+        """The model of a method after a round; after round 0 the shared base."""
+        folder = self._folder_of(method if round else BASE, round)
+        return Model.load(folder / "model.kedge").to(default_device())
+
+    def _memory(self, method: Method, round: int) -> Memory:
+        """What the method kept after a round. The base is shared, but each has its own memory."""
+        if not method.remembers:
+            return {}
+        path = self._memory_path(method, round)
+        if not path.exists() and round == 0:
+            self._save_memory(method, 0, self._model(method, 0))
+        return load_tensors(path, "memory of a method")[1]
+
+    def _save_memory(self, method: Method, round: int, model: Model) -> None:
+        before = self._memory(method, round - 1) if round else {}
+        round_data = self.benchmark.round_data(round)
+        kept = remember(method, model, round_data, before, self._config(round))
+        save_tensors(self._memory_path(method, round), kept, {"method": method.label})
+
+    def _memory_path(self, method: Method, round: int) -> Path:
+        folder = self._folder_of(method, 1).parent / f"round-{round}"
+        return folder / "memory.safetensors"
+
+    def _test(
+        self, method: Method, round: int, result: RoundResult, peak: float, folder: Path
+    ) -> Run:
+        specs = self.experiment.eval_specs(self.benchmark.test_pools(round))
+        accuracies = evaluate(result.model, specs, self.experiment.eval_episodes, self.seed)
+        save_tensors(folder / "episodes.safetensors", accuracies, {"seed": self.seed})
+        measures, moves = self._drift(method, round, result.model)
+        shared = {"processes": distributed.world_size(), "jobs": self.n_jobs}
+        return Run(
+            seed=self.seed,
+            method=method.label,
+            round=round,
+            pools=tuple(
+                PoolInfo(spec.name, pool_label(spec.pool.name), len(spec.pool.classes), spec.shape)
+                for spec in specs
+            ),
+            scores={name: Score.of(values) for name, values in accuracies.items()},
+            history=result.history,
+            seconds=result.seconds,
+            peak_memory_mb=peak,
+            kept_bytes_per_class=self._kept_bytes(method, round, result.model),
+            environment=environment() | {key: str(n) for key, n in shared.items() if n > 1},
+            measures=measures,
+            anchors=moves,
+        )
+
+    def _drift(
+        self, method: Method, round: int, model: Model
+    ) -> tuple[dict[str, float], tuple[AnchorMove, ...]]:
+        """How far the classes of earlier rounds have moved since their anchors were made."""
+        if method.trains_on == "everything":  # it makes all anchors again in every round
+            return {}, ()
+        own = self.benchmark.train_pool(round)
+        if set(own.classes) <= set(model.classes):
+            path = self._folder_of(method, round) / "places.safetensors"
+            save_tensors(path, {"places": true_anchors(model, own)}, {"classes": own.classes})
+        if round == 0 or not (self._folder_of(BASE, 0) / "places.safetensors").exists():
+            return {}, ()  # bases of early versions have no such file
+        names: list[str] = []
+        then, now = [], []
+        for t in range(round):
+            path = self._folder_of(method if t else BASE, t) / "places.safetensors"
+            if path.exists():  # NU never learns the classes of later rounds
+                pool = self.benchmark.train_pool(t)
+                then.append(load_tensors(path, "list of anchors")[1]["places"])
+                now.append(true_anchors(model, pool))
+                names += pool.classes
+        return anchor_drift(names, torch.cat(then), torch.cat(now), then[0])
+
+    def _kept_bytes(self, method: Method, round: int, model: Model) -> float:
+        """Bytes per class that the method keeps for its next round, besides the weights."""
+        if method.trains_on == "everything":
+            entry = model.lineage[-1]
+            return entry.images / len(entry.classes) * self.benchmark.table.images[0].numel()
+        if method.alignment is None or method is BASE:
+            return 0.0
+        memory = self._memory(method, round)
+        # Class names do not count: every method keeps them, in the model.
+        kept = sum(t.numel() * t.element_size() for key, t in memory.items() if key != "names")
+        shape = self.experiment.episode
+        uses = method.alignment.anchors_per_step(shape.ways[1], shape.ways[1])
+        return kept / len(model.classes) + (model.anchors[0].numel() * 4.0 if uses else 0.0)
