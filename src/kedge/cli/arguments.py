@@ -35,6 +35,14 @@ Validation = Annotated[
         help_behavior_hint="(default: some of DATA's classes or images are set apart)",
     ),
 ]
+ImageSize = Annotated[
+    int | None,
+    arg(
+        metavar="PIXELS",
+        help="Side to which images are resized, with antialiasing.",
+        help_behavior_hint="(default: that of small images, 84 for large ones)",
+    ),
+]
 ModelFile = Annotated[
     Path, arg(metavar="MODEL", help="Model file, as written by 'kedge train' or 'kedge update'.")
 ]

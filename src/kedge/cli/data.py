@@ -12,11 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import (
-    Data,
-    as_json,
-    say,
-)
+from kedge.cli.arguments import Data, ImageSize, as_json, say
 from kedge.errors import KedgeError
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes
@@ -79,14 +75,7 @@ class Pack:
             help_behavior_hint="(default: NAME-SIZEpx.images in this folder)",
         ),
     ] = None
-    image_size: Annotated[
-        int | None,
-        arg(
-            metavar="PIXELS",
-            help="Side to which images are resized, with antialiasing.",
-            help_behavior_hint="(default: that of small images, 84 for large ones)",
-        ),
-    ] = None
+    image_size: ImageSize = None
     channels: Literal["auto", "grey", "colour"] = "auto"
     """Grey or colour; auto is grey if 200 images, evenly spread, all are."""
     resize: Literal["crop", "stretch"] = "crop"
