@@ -1,6 +1,6 @@
 """The interface of an alignment: the penalty of a method, and what it is allowed to see.
 
-Shapes: n images of the episode, d features, a anchors of r numbers each, k ways, s shots, q queries.
+Shapes: n images of the episode, d features, a anchors of r numbers, k ways, s shots, q queries.
 """
 
 from __future__ import annotations

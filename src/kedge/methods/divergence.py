@@ -15,42 +15,29 @@ from kedge.models.heads import Head
 LogP = Float[Tensor, "n k"]
 
 
-def _kl(old: LogP, new: LogP) -> Float[Tensor, ""]:
-    """KL(old ‖ new)."""
-    return F.kl_div(new, old, reduction="batchmean", log_target=True)
+def _kl(p: LogP, q: LogP) -> Float[Tensor, ""]:
+    """KL(p ‖ q)."""
+    return F.kl_div(q, p, reduction="batchmean", log_target=True)
 
 
-def _reverse(old: LogP, new: LogP) -> Float[Tensor, ""]:
-    """KL(new ‖ old)."""
-    return F.kl_div(old, new, reduction="batchmean", log_target=True)
-
-
-def _js(old: LogP, new: LogP) -> Float[Tensor, ""]:
-    """Jensen–Shannon: the mean KL divergence of both from their mixture."""
-    mixture = old.logaddexp(new) - math.log(2)
-    return (_kl(old, mixture) + _kl(new, mixture)) / 2
-
-
-def _squared(old: LogP, new: LogP) -> Float[Tensor, ""]:
-    """Squared distance of the log-probabilities."""
-    return (new - old).square().sum(-1).mean()
+def _jensen_shannon(p: LogP, q: LogP) -> Float[Tensor, ""]:
+    """The mean KL divergence of both from their mixture."""
+    mixture = p.logaddexp(q) - math.log(2)
+    return (_kl(p, mixture) + _kl(q, mixture)) / 2
 
 
 DIVERGENCES: dict[str, Callable[[LogP, LogP], Float[Tensor, ""]]] = {
     "kl": _kl,
-    "reverse": _reverse,
-    "js": _js,
-    "squared": _squared,
+    "reverse": lambda old, new: _kl(new, old),
+    "js": _jensen_shannon,
+    "squared": lambda old, new: (new - old).square().sum(-1).mean(),  # of the log-probabilities
 }
 
 
-def divergence(
-    name: str, old: Float[Tensor, "n k"], new: Float[Tensor, "n k"], temperature_ratio: float = 1.0
-) -> Float[Tensor, ""]:
+def divergence(name: str, old: LogP, new: LogP, temperature_ratio: float = 1.0) -> Tensor:
     """Mean divergence over n images, from logits, which are first multiplied by the ratio."""
-    return DIVERGENCES[name](
-        F.log_softmax(temperature_ratio * old, -1), F.log_softmax(temperature_ratio * new, -1)
-    )
+    log_p, log_q = (F.log_softmax(temperature_ratio * logits, -1) for logits in (old, new))
+    return DIVERGENCES[name](log_p, log_q)
 
 
 def temperature_ratio(head: Head, temperature: float | None) -> float:

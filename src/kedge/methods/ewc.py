@@ -85,7 +85,9 @@ class ElasticWeightConsolidation(Alignment):
         weights = model.weights()
         # In half precision, the later terms of a sum would be rounded away.
         sums = {
-            name: torch.zeros(w.shape, dtype=torch.promote_types(w.dtype, torch.float32)).to(w.device)
+            name: torch.zeros(w.shape, dtype=torch.promote_types(w.dtype, torch.float32)).to(
+                w.device
+            )
             for name, w in weights.items()
         }
         n_labels = 0

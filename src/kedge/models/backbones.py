@@ -3,9 +3,8 @@
 Conv-4: Vinyals et al., Matching Networks, 2016. ResNet-12: Oreshkin et al., TADAM, 2018, in the
 form of Lee et al., 2019. DropBlock: Ghiasi et al., 2018.
 
-Any module from images (b c h w) to features (b d) can stand in for them. If it names a
-`last_block`, the filters in there tell which classes are alike (`kedge.training.task2vec`); if it says its
-`n_features`, a model file that says otherwise is refused.
+Any module from images (b c h w) to features (b d) can take their place. If it has a `last_block`,
+Task2Vec uses the filters in it (`kedge.training.task2vec`).
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kedge.config import BackboneConfig
-from kedge.errors import KedgeError
+from kedge.errors import require
 
 
 class Conv4(nn.Module):
     """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened.
 
-    The maximum of activations is the activation of the maximum, so pooling goes first: same
-    result, a quarter of the work.
+    ReLU is monotonic, so pooling goes first: same result, a quarter of the work.
     """
 
     def __init__(self, in_channels: int, width: int) -> None:
@@ -48,7 +46,7 @@ class Conv4(nn.Module):
         return self.blocks[-4]  # the last convolution
 
     def n_features(self, image_size: int) -> int:
-        """Of an image with such sides, which are halved four times."""
+        """Of an image with sides of this length, which are halved four times."""
         return self.width * (image_size // 16) ** 2
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
@@ -56,7 +54,7 @@ class Conv4(nn.Module):
 
 
 class Conv2d(nn.Conv2d):
-    """A GPU's tensor cores take channels by eights: images get five more, of zeros."""
+    """Pads the input channels with zeros to a multiple of 8 on a GPU, as tensor cores need."""
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
         missing = -self.in_channels % 8
@@ -66,8 +64,8 @@ class Conv2d(nn.Conv2d):
         return F.conv2d(x, weight, self.bias, self.stride, self.padding)
 
 
-def _pooled(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h2 w2"]:
-    """The maximum of each 2×2. Where there is no gradient, in a form that a compiler can fuse."""
+def _max_pool(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h2 w2"]:
+    """2×2 max-pooling; without gradients in a form that the compiler can fuse."""
     if training or not x.is_cuda:
         return F.max_pool2d(x, 2)
     h, w = x.shape[2] // 2, x.shape[3] // 2
@@ -75,9 +73,9 @@ def _pooled(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h
 
 
 class DropBlock(nn.Module):
-    """Drop square regions of each feature map in training, and scale up what is kept.
+    """Drops square regions of each feature map in training, and scales up the rest.
 
-    The block shrinks to the map where the map is smaller, so that any image size works.
+    The block is at most as large as the feature map.
     """
 
     def __init__(self, keep: float = 0.9, block: int = 5) -> None:
@@ -90,18 +88,18 @@ class DropBlock(nn.Module):
         h, w = x.shape[2:]
         block = min(self.block, h, w)
         centres_h, centres_w = h - block + 1, w - block + 1
-        # Each dropped centre takes a block with it, and centres lie only where a block fits.
+        # The rate of centres, each of which drops one block, such that 1 − keep is dropped.
         gamma = (1 - self.keep) / block**2 * (h * w) / (centres_h * centres_w)
         b, c = x.shape[:2]
-        # Channels last, as the map lies in memory.
+        # Drawn in channels-last order, the memory layout of the feature map.
         drawn = torch.rand(b, centres_h, centres_w, c, device=x.device).permute(0, 3, 1, 2)
-        kept = ~_spread(_spread(drawn < gamma, 2, block), 3, block)
+        kept = ~_dilate(_dilate(drawn < gamma, 2, block), 3, block)
         scale = kept.numel() / kept.sum().clamp(min=1)
         return x * kept * scale.to(x.dtype)
 
 
-def _spread(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Tensor, "b c h2 w2"]:
-    """Every centre becomes a line of so many places. Bytes, where a max-pool would take floats."""
+def _dilate(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Tensor, "b c h2 w2"]:
+    """Dilate along one axis: each centre becomes `block` entries. A max-pool would need floats."""
     edge = block - 1
     padded = F.pad(centres, (edge, edge) if axis == 3 else (0, 0, edge, edge))
     n = centres.shape[axis] + edge
@@ -110,10 +108,7 @@ def _spread(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Ten
 
 
 class ResidualBlock(nn.Module):
-    """Three 3×3 convolutions beside a 1×1 shortcut; activation after the sum; pool; DropBlock.
-
-    The activation rises, so pooling goes first here too.
-    """
+    """Three 3×3 convolutions plus a 1×1 shortcut; max-pooling; activation; DropBlock."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -132,7 +127,7 @@ class ResidualBlock(nn.Module):
         self.drop = DropBlock()
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        x = _pooled(self.body(x) + self.shortcut(x), self.training)
+        x = _max_pool(self.body(x) + self.shortcut(x), self.training)
         return self.drop(F.leaky_relu(x, 0.1))
 
 
@@ -155,7 +150,7 @@ class ResNet12(nn.Module):
         return self.blocks[-1]
 
     def n_features(self, image_size: int) -> int:
-        """Of an image of any size."""
+        """The same for every image size."""
         return self.widths[-1]
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
@@ -170,14 +165,15 @@ BACKBONES = {
 
 
 def build_backbone(config: BackboneConfig, in_channels: int, image_size: int) -> nn.Module:
-    """With weights from PyTorch's current random state."""
-    if config.backbone not in BACKBONES:
-        known = ", ".join(BACKBONES)
-        raise KedgeError(f"There is no backbone '{config.backbone}'; the known ones are {known}.")
-    if image_size < 16:
-        raise KedgeError(
-            f"Images of {image_size} px vanish in {config.backbone}, which halves them four "
-            "times: use images of at least 16 px."
-        )
+    """A backbone whose weights are drawn from PyTorch's current random state."""
+    known = ", ".join(BACKBONES)
+    require(
+        config.backbone in BACKBONES,
+        f"There is no backbone '{config.backbone}'; choose one of {known}.",
+    )
+    require(
+        image_size >= 16,
+        f"Images of {image_size} px are too small for {config.backbone}; use at least 16 px.",
+    )
     network = BACKBONES[config.backbone](in_channels, config.width)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

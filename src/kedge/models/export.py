@@ -1,11 +1,10 @@
-"""A model as an ONNX graph, for programs that have no PyTorch.
+"""A model as an ONNX graph, for programs without PyTorch.
 
     pixels   uint8, n × channels × size × size   →   features        float32, n × d
                                                  or   probabilities   float32, n × classes
 
-Scaling and normalisation are in the graph, the number of images is free. Size and channels, how
-pictures are brought to them, and the names of the classes stand in the metadata
-(docs/model-file.md).
+The graph includes scaling and normalization and takes any number of images. The metadata has the
+size and channels of images, how they are resized, and the class names (docs/model-file.md).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 
 from kedge import __version__
 from kedge.data.augment import to_float
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.models.classifier import Classifier
 from kedge.models.model import Model
 from kedge.utils.atomic_io import write_atomically
@@ -34,12 +33,11 @@ from kedge.utils.atomic_io import write_atomically
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-OPSET = 18  # what PyTorch's exporter writes without a conversion
-NEEDED = ("onnx", "onnxscript")
+OPSET = 18  # which PyTorch's exporter writes without a conversion
 
 
 class _Graph(nn.Module):
-    """What `Model.embed` and `Classifier.probabilities` do with a batch."""
+    """The computation of `Model.embed` or `Classifier.probabilities` on one batch."""
 
     representatives: Tensor | None
 
@@ -56,30 +54,27 @@ class _Graph(nn.Module):
 
 
 def check_installed() -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise KedgeError(
-            f"ONNX files cannot be written without {' and '.join(missing)}, which kedge needs for "
-            "nothing else; install what is missing with: pip install 'kedge[export]'."
-        )
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    require(
+        not missing,
+        f"Writing ONNX files needs {' and '.join(missing)}: pip install 'kedge[export]'.",
+    )
 
 
 def export_onnx(what: Model | Classifier, path: str | Path) -> None:
-    """Write a model's backbone, or a classifier with its classes, to an ONNX file."""
+    """Write the backbone of a model, or a classifier with its classes, to an ONNX file."""
     check_installed()
-    classifier = what if isinstance(what, Classifier) else None
-    model = what.model if isinstance(what, Classifier) else what
+    model, classes, representatives = what, None, None
+    if isinstance(what, Classifier):
+        model, classes, representatives = what.model, what.classes, what.representatives.cpu()
     assert isinstance(model, Model)
-    model, classes = model.to("cpu"), None if classifier is None else classifier.classes
-    representatives = None if classifier is None else classifier.representatives.cpu()
-    graph = _Graph(model, representatives)
+    model = model.to("cpu")
     size, channels = model.config.image_size, model.config.n_channels
-    example = torch.zeros(2, channels, size, size, dtype=torch.uint8)
     try:
-        with _quietly():
+        with _quiet():
             program = torch.onnx.export(
-                graph.eval(),
-                (example,),
+                _Graph(model, representatives).eval(),
+                (torch.zeros(2, channels, size, size, dtype=torch.uint8),),
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=["pixels"],
@@ -93,42 +88,41 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
             f"{path}: this backbone or head cannot be written as ONNX ({reason})."
         ) from error
     assert program is not None
-    proto = _without_notes(program.model_proto)
+    proto = _without_source_lines(program.model_proto)
     for key, value in metadata(model, classes).items():
         proto.metadata_props.add(key=key, value=value)
     write_atomically(Path(path), lambda part: part.write_bytes(proto.SerializeToString()))
 
 
 def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, str]:
-    """What whoever feeds the graph has to know, as text; lists are JSON."""
+    """What a program that runs the graph has to know, as text; lists and numbers are JSON."""
     config = model.config
-    lineage = [
-        {
-            "round": entry.round,
-            "method": entry.method,
-            "classes": len(entry.classes),
-            "images": entry.images,
-            "val_accuracy": entry.val_accuracy,
-        }
-        for entry in model.lineage
-    ]
-    said = {
+    values = {
         **({} if classes is None else {"classes": classes}),
         "image_size": config.image_size,
         "channels": config.n_channels,
         "inverted": config.inverted,
-        "lineage": lineage,
+        "lineage": [
+            {
+                "round": entry.round,
+                "method": entry.method,
+                "classes": len(entry.classes),
+                "images": entry.images,
+                "val_accuracy": entry.val_accuracy,
+            }
+            for entry in model.lineage
+        ],
     }
     return {
-        **{key: json.dumps(value, ensure_ascii=False) for key, value in said.items()},
+        **{key: json.dumps(value, ensure_ascii=False) for key, value in values.items()},
         "fit": config.resize,
         "model": model.fingerprint,
         "kedge": __version__,
     }
 
 
-def _without_notes(proto: ModelProto) -> ModelProto:
-    """The exporter notes lines of source with each node, and where they lie on this machine."""
+def _without_source_lines(proto: ModelProto) -> ModelProto:
+    """Remove the lines of source code, with paths on this machine, that the exporter adds."""
     graph = proto.graph
     lists = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
     for part in (graph, *(part for parts in lists for part in parts)):
@@ -137,8 +131,8 @@ def _without_notes(proto: ModelProto) -> ModelProto:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what the exporter says to its own developers."""
+def _quiet() -> Iterator[None]:
+    """Suppress the exporter's messages, which are for its own developers."""
     disabled = logging.root.manager.disable
     logging.disable()
     try:
