@@ -1,6 +1,6 @@
 """The named benchmarks: where the images come from, and which classes play which role.
 
-A new one is a `Protocol` in a file of this folder, and one line in `PROTOCOLS`.
+To add one, define a `Protocol` in a file of this folder and list it in `PROTOCOLS`.
 """
 
 from kedge.benchmarks.base import Protocol
@@ -12,17 +12,16 @@ from kedge.benchmarks.omniglot import OMNIGLOT
 from kedge.benchmarks.tiny_imagenet import TINY_IMAGENET
 from kedge.errors import KedgeError
 
-__all__ = ["PROTOCOLS", "Protocol", "protocol"]
+__all__ = ["PROTOCOLS", "Protocol", "get_protocol"]
 
 PROTOCOLS = {
-    each.name: each
-    for each in (*DRAWINGS, *IMAGENET, *TINY_IMAGENET, *CIFAR_FS, *OMNIGLOT, *FOLDER)
+    protocol.name: protocol
+    for protocol in (*DRAWINGS, *IMAGENET, *TINY_IMAGENET, CIFAR_FS, OMNIGLOT, FOLDER)
 }
 
 
-def protocol(name: str) -> Protocol:
-    try:
-        return PROTOCOLS[name]
-    except KeyError:
+def get_protocol(name: str) -> Protocol:
+    if name not in PROTOCOLS:
         known = ", ".join(PROTOCOLS)
-        raise KedgeError(f"There is no protocol '{name}'; the known ones are {known}.") from None
+        raise KedgeError(f"There is no protocol '{name}'; the known ones are {known}.")
+    return PROTOCOLS[name]

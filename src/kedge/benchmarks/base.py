@@ -1,4 +1,4 @@
-"""What a protocol is, and how classes get their roles."""
+"""Class splits, and benchmarks that hand out images according to them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from kedge.data.pools import (
-    Pool,
-    RoundData,
-    alone,
-    union,
-    whole,
-)
+from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.utils.seeding import generator
 
-TRAINED = "train"  # the part of the data that is trained on where another one is held out
+TRAIN_PART = "train"  # part of the data to train on, if another part is held out
 
 
 @dataclass(frozen=True)
@@ -33,11 +27,11 @@ class Split:
     rounds: tuple[tuple[str, ...], ...]  # round 0 is the base
     val: tuple[str, ...]
     unseen: dict[str, tuple[str, ...]]  # pool name → classes
-    held_out: int | str  # of each trained class for testing: so many images, or a part of the data
+    held_out: int | str  # test images of each trained class: how many, or which part of the data
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Split:
-        """As a record holds it."""
+        """The split of a saved record."""
         return cls(
             seed=saved["seed"],
             rounds=tuple(map(tuple, saved["rounds"])),
@@ -49,7 +43,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A split on its images: hands out deliveries round by round, and the test pools."""
+    """Images with a class split: the training data of each round, and the test pools.
+
+    Some images of every trained class are held out, so that no test image was trained on.
+    """
 
     table: ImageTable
     split: Split
@@ -58,42 +55,45 @@ class Benchmark:
     def n_rounds(self) -> int:
         return len(self.split.rounds)
 
-    def delivery(self, round: int, *, with_old: bool = False) -> RoundData:
-        new, val = self.delivered(round)
+    def round_data(self, round: int, *, with_old: bool = False) -> RoundData:
+        """The data of a round on a table of their own; old images only for entitled methods."""
+        train, val = self.train_and_val_pools(round)
         if not (with_old and round):
-            return RoundData(round, *alone(new, val))
-        earlier = [self._seen("old", t, held_out=False) for t in range(round)]
-        return RoundData(round, *alone(new, val, union("old", earlier)))
+            return RoundData(round, *Pool.isolate(train, val))
+        old = Pool.concat("old", [self._class_pool("old", t, held_out=False) for t in range(round)])
+        return RoundData(round, *Pool.isolate(train, val, old))
 
-    def delivered(self, round: int) -> tuple[Pool, Pool]:
-        """The images to train on and to validate on, on the table that holds all others too."""
-        new = self._seen("new" if round else "old", round, held_out=False)
-        return new, whole("validation", self.table, self.split.val)
+    def train_and_val_pools(self, round: int) -> tuple[Pool, Pool]:
+        """The pools of a round on the table of all images."""
+        train = self._class_pool("new" if round else "old", round, held_out=False)
+        return train, Pool.all("validation", self.table, self.split.val)
 
-    def trained(self, round: int) -> Pool:
-        """The training images of a round, as long as they were there; for oracles only."""
-        return self._seen(f"round_{round}", round, held_out=False)
+    def train_pool(self, round: int) -> Pool:
+        """The training images of a round, whatever the current one; for oracles only."""
+        return self._class_pool(f"round_{round}", round, held_out=False)
 
     def test_pools(self, round: int) -> tuple[Pool, ...]:
-        """Old, new and unseen as they stand after this round; of several, each round's too."""
-        seen = [self._seen(f"round_{t}", t, held_out=True) for t in range(self.n_rounds)]
-        pools = [union("old", seen[: max(round, 1)])]
-        if round:
-            pools.append(union("new", [seen[round]]))
-        for name, classes in self.split.unseen.items():
-            pools.append(whole(name, self.table, classes))
-        return (*pools, *seen) if self.n_rounds > 2 else tuple(pools)
+        """Test pools after a round: old, new and unseen classes.
 
-    def _seen(self, name: str, round: int, *, held_out: bool) -> Pool:
+        If there are more than two rounds, the classes of each round follow.
+        """
+        by_round = [self._class_pool(f"round_{t}", t, held_out=True) for t in range(self.n_rounds)]
+        pools = [Pool.concat("old", by_round[: max(round, 1)])]
+        if round:
+            pools.append(Pool.concat("new", [by_round[round]]))
+        pools += [Pool.all(name, self.table, names) for name, names in self.split.unseen.items()]
+        return (*pools, *by_round) if self.n_rounds > 2 else tuple(pools)
+
+    def _class_pool(self, name: str, round: int, *, held_out: bool) -> Pool:
         classes = self.split.rounds[round]
-        rows = tuple(self._part(c, held_out=held_out) for c in classes)
+        rows = tuple(self._class_rows(c, held_out=held_out) for c in classes)
         return Pool(name, self.table, classes, rows)
 
-    def _part(self, name: str, *, held_out: bool) -> Int64[Tensor, " images"]:
-        """The images of a class that are held out for testing, or those that are trained on."""
+    def _class_rows(self, name: str, *, held_out: bool) -> Int64[Tensor, " images"]:
+        """The images of a class that are held out for testing, or those to train on."""
         rows, n = self.table.rows_of(name), self.split.held_out
         if isinstance(n, str):
-            return rows[self.table.in_part(n if held_out else TRAINED)[rows]]
+            return rows[self.table.in_part(n if held_out else TRAIN_PART)[rows]]
         order = generator("held out", self.split.seed, name).permutation(len(rows))
         chosen = order[:n] if held_out else order[n:]
         return rows[torch.from_numpy(np.sort(chosen))]
@@ -101,25 +101,25 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A named benchmark: where the images come from and how the classes get their roles."""
+    """The definition of a named benchmark: its images, and how classes get their roles."""
 
     name: str
-    sentence: str  # what it is, and where it differs from the paper
-    load: Callable[[str | None], ImageTable]  # of images on disk, or of None
+    description: str  # one sentence, saved in records; also how it differs from the paper
+    load: Callable[[str | None], ImageTable]  # --data → images
     draw: Callable[[int, ImageTable], Split]  # seed, images → split
-    needs: str = ""  # what a user has to give; nothing where the images come with kedge
+    required_data: str = ""  # what --data must be; empty if the images come with kedge
 
     @property
     def needs_data(self) -> bool:
-        return bool(self.needs)
+        return bool(self.required_data)
 
     def benchmark(self, seed: int, data: str | None = None) -> Benchmark:
         if self.needs_data and data is None:
-            raise KedgeError(f"--data: the protocol {self.name} needs {self.needs}.")
+            raise KedgeError(f"--data: the protocol {self.name} needs {self.required_data}.")
         if data is not None and not self.needs_data:
             raise KedgeError(
-                f"--data: the protocol {self.name} brings its own images and reads no others; "
-                f"leave {data} out, or choose a protocol that reads it, such as folder."
+                f"--data: the protocol {self.name} has its own images; leave {data} out, or choose "
+                "a protocol that reads it, such as folder."
             )
         table = self.load(data)
         return Benchmark(table, self.draw(seed, table))
@@ -130,32 +130,27 @@ def shuffled(classes: Sequence[str], *key: int | str) -> list[str]:
 
 
 def deal_classes(names: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, ...]]:
-    """So many names for each role, one role after the other."""
+    """Consecutive groups of names of these sizes; names that are left over are dropped."""
     ends = np.cumsum(sizes).tolist()
     return [tuple(names[end - n : end]) for end, n in zip(ends, sizes, strict=True)]
 
 
-def across(
+def domain_shift_split(
     seed: int, old: Sequence[str], new: Sequence[str], sizes: Sequence[int], held_out: int | str
 ) -> Split:
-    """From one domain to another; `sizes` of each: to train, to validate, unseen."""
-    (trained_old, val_old, unseen_old) = deal_classes(old, sizes)
-    (trained_new, val_new, unseen_new) = deal_classes(new, sizes)
-    return Split(
-        seed=seed,
-        rounds=(trained_old, trained_new),
-        val=val_old + val_new,
-        unseen={
-            "unseen_old_domain": unseen_old,
-            "unseen_new_domain": unseen_new,
-            "unseen_both": unseen_old + unseen_new,
-        },
-        held_out=held_out,
-    )
+    """A split from one domain to another; `sizes` of each: training, validation, unseen."""
+    train_old, val_old, unseen_old = deal_classes(old, sizes)
+    train_new, val_new, unseen_new = deal_classes(new, sizes)
+    unseen = {
+        "unseen_old_domain": unseen_old,
+        "unseen_new_domain": unseen_new,
+        "unseen_both": unseen_old + unseen_new,
+    }
+    return Split(seed, (train_old, train_new), val_old + val_new, unseen, held_out)
 
 
 def pool_label(pool_name: str) -> str:
-    """A pool's name as people read it: 'unseen, old domain', 'classes of round 2'."""
+    """A pool's name for readers: 'unseen, old domain', 'classes of round 2'."""
     kind, _, rest = pool_name.partition("_")
     if kind == "round":
         return f"classes of round {rest}"

@@ -1,4 +1,4 @@
-"""What the benchmarks on images on disk have in common."""
+"""Images on disk for benchmarks: opened once per process, with some of each class held out."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from kedge.benchmarks.base import TRAINED
+from kedge.benchmarks.base import TRAIN_PART
 from kedge.data.index import HELD_OUT
 from kedge.data.lazy_images import LazyImages
-from kedge.data.open import is_store, open_images
+from kedge.data.open import is_packed_file, open_images
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 
-KEPT_OPEN = 8  # tables
-KEPT_BYTES = 1 << 30  # of those that are in memory, the latest excepted
+MOST_TABLES = 8  # kept open
+MOST_BYTES = 1 << 30  # of tables in memory; the latest is kept whatever its size
 
 Key = tuple[str, str, int | None, int | None, frozenset[str] | None]
-_tables: OrderedDict[Key, ImageTable] = OrderedDict()  # every seed asks again; reading takes long
+_tables: OrderedDict[Key, ImageTable] = OrderedDict()  # each seed opens the same data again
 
 
-def opened(
-    data: str,
+def open_cached(
+    data: str | None,
     image_size: int | None,
     n_channels: int | None,
-    classes: frozenset[str] | None,
+    classes: frozenset[str] | None = None,
     *,
-    by_number: bool = False,
+    any_names: bool = False,
 ) -> ImageTable:
-    """The images of these classes, or of all that are there.
+    """The images of these classes, or of all.
 
-    With `by_number` also those of as many classes under other names: some forms have numbers only.
+    With `any_names`, data with as many classes under other names are accepted too, since some
+    forms of a data set have numbers only.
     """
+    assert data is not None, "Protocol.benchmark checks it"
     key = (os.path.abspath(data), _stamp(data), image_size, n_channels, classes)
     if key not in _tables:
-        _tables[key] = _read(data, image_size, n_channels, classes, by_number)
+        _tables[key] = _open(data, image_size, n_channels, classes, any_names)
     _tables.move_to_end(key)
-    _close_old_ones()
+    _evict()
     return _tables[key]
 
 
 def _stamp(data: str) -> str:
-    """Changes when the data on disk do."""
+    """Changes when the data on disk change."""
     path = Path(data)
     if path.is_dir():
         return read_index(path).stamp
@@ -53,61 +55,62 @@ def _stamp(data: str) -> str:
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ino}"
 
 
-def _close_old_ones() -> None:
+def _evict() -> None:
     used = 0
     for age, (key, table) in enumerate(reversed([*_tables.items()])):
-        in_memory = 0 if isinstance(table.images, LazyImages) else table.images.numel()
-        used += in_memory
-        if age >= KEPT_OPEN or (age and in_memory and used > KEPT_BYTES):
+        n_bytes = 0 if isinstance(table.images, LazyImages) else table.images.numel()
+        used += n_bytes
+        if age >= MOST_TABLES or (age and n_bytes and used > MOST_BYTES):
             del _tables[key]
 
 
-def _read(
+def _open(
     data: str,
     image_size: int | None,
     n_channels: int | None,
     classes: frozenset[str] | None,
-    by_number: bool,
+    any_names: bool,
 ) -> ImageTable:
     try:
-        return open_images(data, image_size, n_channels, classes=classes, keep=True)
+        return open_images(data, image_size, n_channels, classes=classes, cache=True)
     except KedgeError:
-        there = frozenset() if classes is None else _names(data)
-        if classes is None or not there or classes & there:
+        names = frozenset() if classes is None else _class_names(data)
+        if classes is None or not names or classes & names:
             raise
-    if not by_number or len(there) != len(classes):
+    if not any_names or len(names) != len(classes):
         raise KedgeError(
-            f"{data}: none of the {len(classes)} classes of the protocol ({min(classes)}, …) is "
-            f"here, but {len(there)} others ({min(there)}, …)."
+            f"{data}: holds none of the {len(classes)} classes of the protocol ({min(classes)}, …) "
+            f"but {len(names)} others ({min(names)}, …)."
         )
-    return open_images(data, image_size, n_channels, keep=True)
+    return open_images(data, image_size, n_channels, cache=True)
 
 
-def _names(data: str) -> frozenset[str]:
-    """The classes that are there; none where that cannot be told."""
+def _class_names(data: str) -> frozenset[str]:
+    """The names of the classes, or nothing if they cannot be read."""
     try:
         path = Path(data)
-        return frozenset((ImageTable.load if is_store(path) else catalogue)(path).classes)
+        return frozenset((ImageTable.load if is_packed_file(path) else read_index)(path).classes)
     except KedgeError:
         return frozenset()
 
 
-def held_out(table: ImageTable, classes: Sequence[str], usual: int = 300) -> int | str:
-    """The part of the data that is held out of all these classes, if they come with one.
+def choose_held_out(table: ImageTable, classes: Sequence[str], usual: int = 300) -> int | str:
+    """Which images of each class are held out: a part of the data, or how many.
 
-    Otherwise the usual number where there are three times as many images; else a sixth of the
-    smallest class, but no fewer than an episode needs (5 shots and 15 queries) unless that were
-    more than half of it.
+    The part "held out" if all classes have one. Otherwise the usual number if every class has three
+    times as many images; else a sixth of the smallest class, but at least the 20 that an episode
+    needs (5 shots and 15 queries), unless this is more than half of it.
     """
     rows = [table.rows_of(name) for name in classes]
-    apart, trained = table.in_part(HELD_OUT), table.in_part(TRAINED)
-    if all(bool(apart[r].any() and trained[r].any()) for r in rows):
+    held_out, train = table.in_part(HELD_OUT), table.in_part(TRAIN_PART)
+    if all(bool(held_out[r].any() and train[r].any()) for r in rows):
         return HELD_OUT
     least = min(map(len, rows))
     return usual if least >= 3 * usual else max(least // 6, min(20, least // 2))
 
 
-def what_is_held_out(usual: int = 300) -> str:
+def held_out_rule(usual: int = 300) -> str:
+    """The rule of `choose_held_out` in words, for descriptions of protocols."""
     return (
         f"of each trained class {usual} images are held out where all have {3 * usual}, otherwise "
         "a sixth of the smallest, or 20 if that is less"

@@ -2,88 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from kedge.benchmarks.base import (
-    Protocol,
-    Split,
-    across,
-    deal_classes,
-    shuffled,
-)
-from kedge.data.drawings import domains, load_drawings
+from kedge.benchmarks.base import Protocol, Split, deal_classes, domain_shift_split, shuffled
+from kedge.data.drawings import drawing_domains, load_drawings
 from kedge.data.table import ImageTable
 
-HELD_OUT = 30  # of the 100 drawings of each trained class
+N_HELD_OUT = 30  # of the 100 drawings of each trained class
 
 
-def _load(data: str | None) -> ImageTable:
-    return load_drawings()
+def _draw_domain_shift(first: str, second: str, seed: int, table: ImageTable) -> Split:
+    """64 old classes of the first domain, 64 new ones of the second, 8 + 8 for validation."""
+    old, new = (shuffled(drawing_domains()[d], "split", d, seed) for d in (first, second))
+    return domain_shift_split(seed, old, new, (64, 8, 36), N_HELD_OUT)
 
 
-def _across(first: str, second: str, seed: int, table: ImageTable) -> Split:
-    """64 old classes of the first domain, 64 new ones of the second, 8 + 8 to validate."""
-    old, new = (shuffled(domains()[part], "split", part, seed) for part in (first, second))
-    return across(seed, old, new, (64, 8, 36), HELD_OUT)
-
-
-def _mixed(sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
-    """Classes of both domains mixed: `sizes` of each round, then 16 to validate, 72 unseen."""
+def _draw_mixed(sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
+    """Classes of both domains: `sizes` for each round, then 16 for validation, 72 unseen."""
     names = shuffled(table.classes, "split", "random", seed)
     *rounds, val, unseen = deal_classes(names, (*sizes, 16, 72))
-    return Split(seed, tuple(rounds), val, {"unseen": unseen}, HELD_OUT)
+    return Split(seed, tuple(rounds), val, {"unseen": unseen}, N_HELD_OUT)
 
+
+def _protocol(
+    name: str, split: str, paper: str, draw: Callable[[int, ImageTable], Split]
+) -> Protocol:
+    text = f"Quick, Draw! drawings, {split}, 28 px ({paper})."
+    return Protocol(name, text, lambda data: load_drawings(), draw)
+
+
+_SHIFT_SIZES = "64 old and 64 new classes, 36 + 36 unseen"
+_PAPER_SHIFT = "the paper's domain shift has 32 + 32 ImageNet classes at 84 px"
+_PAPER_ROUNDS = "the paper has two rounds of 16 on miniImageNet"
 
 DRAWINGS = (
-    Protocol(
+    _protocol(
         "drawings",
-        "Quick, Draw! drawings, from natural things to man-made ones: 64 old and 64 new classes, "
-        "36 + 36 unseen, 28 px (the paper's domain shift has 32 + 32 ImageNet classes at 84 px).",
-        _load,
-        partial(_across, "natural", "manmade"),
+        f"from natural things to man-made ones: {_SHIFT_SIZES}",
+        _PAPER_SHIFT,
+        partial(_draw_domain_shift, "natural", "manmade"),
     ),
-    Protocol(
+    _protocol(
         "drawings-reverse",
-        "Quick, Draw! drawings, from man-made things to natural ones: 64 old and 64 new classes, "
-        "36 + 36 unseen, 28 px (the paper's domain shift has 32 + 32 ImageNet classes at 84 px).",
-        _load,
-        partial(_across, "manmade", "natural"),
+        f"from man-made things to natural ones: {_SHIFT_SIZES}",
+        _PAPER_SHIFT,
+        partial(_draw_domain_shift, "manmade", "natural"),
     ),
-    Protocol(
+    _protocol(
         "drawings-random",
-        "Quick, Draw! drawings, classes split at random: 64 old, 64 new and 72 unseen, 28 px "
-        "(the paper splits miniImageNet into 32, 32 and 20 at 84 px).",
-        _load,
-        partial(_mixed, (64, 64)),
+        "classes split at random: 64 old, 64 new and 72 unseen",
+        "the paper splits miniImageNet into 32, 32 and 20 at 84 px",
+        partial(_draw_mixed, (64, 64)),
     ),
-    Protocol(
+    _protocol(
         "drawings-many",
-        "Quick, Draw! drawings, many classes split at random: 128 old, 128 new and 72 unseen, "
-        "28 px (the paper splits tieredImageNet into 176, 175 and 160 at 84 px).",
-        _load,
-        partial(_mixed, (128, 128)),
+        "many classes split at random: 128 old, 128 new and 72 unseen",
+        "the paper splits tieredImageNet into 176, 175 and 160 at 84 px",
+        partial(_draw_mixed, (128, 128)),
     ),
-    Protocol(
+    _protocol(
         "drawings-2-rounds",
-        "Quick, Draw! drawings, classes split at random: 64 old ones, then two rounds of 32 new "
-        "ones, 72 unseen, 28 px (the paper has two rounds of 16 on miniImageNet at 84 px).",
-        _load,
-        partial(_mixed, (64, 32, 32)),
+        "classes split at random: 64 old ones, then two rounds of 32 new ones, 72 unseen",
+        f"{_PAPER_ROUNDS} at 84 px",
+        partial(_draw_mixed, (64, 32, 32)),
     ),
-    Protocol(
+    _protocol(
         "drawings-4-rounds",
-        "Quick, Draw! drawings, classes split at random: 64 old ones, then four rounds of 16 new "
-        "ones, 72 unseen, 28 px (the paper has two rounds of 16 on miniImageNet at 84 px).",
-        _load,
-        partial(_mixed, (64, 16, 16, 16, 16)),
+        "classes split at random: 64 old ones, then four rounds of 16 new ones, 72 unseen",
+        f"{_PAPER_ROUNDS} at 84 px",
+        partial(_draw_mixed, (64, 16, 16, 16, 16)),
     ),
-    Protocol(
+    _protocol(
         "drawings-16-rounds",
-        "Quick, Draw! drawings, classes split at random: 16 rounds of 5 classes each, of which the "
-        "first is the base, 72 unseen, 28 px (as tiny-imagenet-16-rounds; the paper has two rounds "
-        "of 16 on miniImageNet).",
-        _load,
-        partial(_mixed, (5,) * 16),
+        "classes split at random: 16 rounds of 5 classes each, of which the first is the base, 72 "
+        "unseen",
+        f"as tiny-imagenet-16-rounds; {_PAPER_ROUNDS}",
+        partial(_draw_mixed, (5,) * 16),
     ),
 )

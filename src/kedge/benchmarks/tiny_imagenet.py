@@ -5,101 +5,65 @@ Its classes by WordNet id are in imagenet.json.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 
-from kedge.benchmarks.base import (
-    Protocol,
-    Split,
-    deal_classes,
-    shuffled,
-)
-from kedge.benchmarks.disk import (
-    held_out,
-    opened,
-    what_is_held_out,
-)
-from kedge.benchmarks.domains import Domains
-from kedge.benchmarks.imagenet import BY_WORDNET_ID, tiny_imagenet_domains
+from kedge.benchmarks.base import Protocol, Split
+from kedge.benchmarks.class_lists import ListedDataset
+from kedge.benchmarks.disk import held_out_rule
+from kedge.benchmarks.imagenet import BY_WORDNET_ID
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
 
-SIDE = 64  # px
-USUAL = 150  # images of each trained class that are held out
-
-_DOMAINS = Domains(
-    "Tiny-ImageNet", tiny_imagenet_domains, SIDE, f"Tiny-ImageNet {BY_WORDNET_ID}", USUAL
-)
+SIZE = 64  # px
+_DATASET = ListedDataset("Tiny-ImageNet", SIZE, 150, f"Tiny-ImageNet {BY_WORDNET_ID}")
 
 
-def _load(data: str | None) -> ImageTable:
-    """What the classes are called does not matter where they are drawn at random."""
-    assert data is not None, "Protocol.benchmark asks for it"
-    return opened(data, SIDE, 3, _DOMAINS.every, by_number=True)
+def _protocol(
+    name: str, split: str, paper: str, draw: Callable[[int, ImageTable], Split]
+) -> Protocol:
+    domain = name.startswith("tiny-imagenet-domain")
+    text = f"Tiny-ImageNet, {split} unseen, {SIZE} px; {held_out_rule(150)} ({paper})."
+    # Names do not matter if classes are drawn at random from both domains.
+    load = _DATASET.load if domain else _DATASET.load_any_names
+    return Protocol(name, text, load, draw, _DATASET.required_data)
 
 
-def _mixed(sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
-    """Classes of both domains mixed: `sizes` of each round, then 16 to validate, 20 unseen."""
-    every = _DOMAINS.every
-    if not every <= set(table.classes):
-        if len(table.classes) != len(every):
-            there = len(every & set(table.classes))
-            raise KedgeError(
-                f"{table.source}: {there} of the {len(every)} classes of Tiny-ImageNet are here; "
-                f"--data needs {_DOMAINS.needs}."
-            )
-        every = frozenset(table.classes)
-    names = shuffled(sorted(every), "split", "Tiny-ImageNet", "random", seed)
-    *rounds, val, unseen = deal_classes(names, (*sizes, 16, 20))
-    trained = [name for classes in rounds for name in classes]
-    return Split(seed, tuple(rounds), val, {"unseen": unseen}, held_out(table, trained, USUAL))
-
+_DOMAIN_SIZES = "32 old and 32 new classes, 8 + 8 to validate, 20 + 20"
+_PAPER_MINI = "not in the paper, which splits miniImageNet into as many at 84 px"
+_PAPER_DOMAIN = "not in the paper, whose DomainImageNet is drawn from all of ImageNet at 84 px"
 
 TINY_IMAGENET = (
-    Protocol(
+    _protocol(
         "tiny-imagenet",
-        "Tiny-ImageNet, 100 of its 200 classes split at random: 32 old and 32 new, 16 to "
-        f"validate, 20 unseen, {SIDE} px; {what_is_held_out(USUAL)} (not in the paper, which "
-        "splits miniImageNet into as many at 84 px).",
-        _load,
-        partial(_mixed, (32, 32)),
-        _DOMAINS.needs,
+        "100 of its 200 classes split at random: 32 old and 32 new, 16 to validate, 20",
+        _PAPER_MINI,
+        partial(_DATASET.draw_mixed, (32, 32)),
     ),
-    Protocol(
+    _protocol(
         "tiny-imagenet-2-rounds",
-        "Tiny-ImageNet, 100 of its 200 classes split at random: 32 old ones, then two rounds of "
-        f"16 new ones, 16 to validate, 20 unseen, {SIDE} px; {what_is_held_out(USUAL)} (not in "
-        "the paper, which splits miniImageNet into as many at 84 px).",
-        _load,
-        partial(_mixed, (32, 16, 16)),
-        _DOMAINS.needs,
+        "100 of its 200 classes split at random: 32 old ones, then two rounds of 16 new ones, 16 "
+        "to validate, 20",
+        _PAPER_MINI,
+        partial(_DATASET.draw_mixed, (32, 16, 16)),
     ),
-    Protocol(
+    _protocol(
         "tiny-imagenet-16-rounds",
-        "Tiny-ImageNet, 116 of its 200 classes split at random: 16 rounds of 5 classes each, of "
-        f"which the first is the base, 16 to validate, 20 unseen, {SIDE} px; "
-        f"{what_is_held_out(USUAL)} (after the long runs of Wang et al.'s episodic replay "
-        "distillation; the paper has two rounds of 16 on miniImageNet).",
-        _load,
-        partial(_mixed, (5,) * 16),
-        _DOMAINS.needs,
+        "116 of its 200 classes split at random: 16 rounds of 5 classes each, of which the first "
+        "is the base, 16 to validate, 20",
+        "after the long runs of Wang et al.'s episodic replay distillation; the paper has two "
+        "rounds of 16 on miniImageNet",
+        partial(_DATASET.draw_mixed, (5,) * 16),
     ),
-    Protocol(
+    _protocol(
         "tiny-imagenet-domain",
-        "Tiny-ImageNet, from natural things to man-made ones: 32 old and 32 new classes, 8 + 8 "
-        f"to validate, 20 + 20 unseen, {SIDE} px; {what_is_held_out(USUAL)} (not in the paper, "
-        "whose DomainImageNet is drawn from all of ImageNet at 84 px).",
-        _DOMAINS.load,
-        partial(_DOMAINS.draw, "natural", "manmade"),
-        _DOMAINS.needs,
+        f"from natural things to man-made ones: {_DOMAIN_SIZES}",
+        _PAPER_DOMAIN,
+        partial(_DATASET.draw_domain_shift, "natural", "manmade"),
     ),
-    Protocol(
+    _protocol(
         "tiny-imagenet-domain-reverse",
-        "Tiny-ImageNet, from man-made things to natural ones: 32 old and 32 new classes, 8 + 8 "
-        f"to validate, 20 + 20 unseen, {SIDE} px; {what_is_held_out(USUAL)} (not in the paper, "
-        "whose DomainImageNet is drawn from all of ImageNet at 84 px).",
-        _DOMAINS.load,
-        partial(_DOMAINS.draw, "manmade", "natural"),
-        _DOMAINS.needs,
+        f"from man-made things to natural ones: {_DOMAIN_SIZES}",
+        _PAPER_DOMAIN,
+        partial(_DATASET.draw_domain_shift, "manmade", "natural"),
     ),
 )
