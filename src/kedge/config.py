@@ -92,8 +92,7 @@ class Schedule:
     patience: int = 3
     """Halve the learning rate when validation has not improved for more than this many epochs."""
     sampling: Sampling = field(default="uniform", metadata={"saved_as": "tasks"})
-    """Classes of a training episode: uniform, or hard: every other episode on average has classes
-    that are hard to tell apart (by Task2Vec)."""
+    """Classes of a training episode: uniform, or hard (half of the episodes, by Task2Vec)."""
     tasks_per_step: int = field(default=1, metadata={"saved_as": "batch"})
     """Episodes in each optimizer step, over all processes together."""
 
@@ -207,8 +206,7 @@ class RoundOptions(EpisodeOptions):
     patience: int = 3
     """Halve the learning rate when validation has not improved for more than this many epochs."""
     sampling: Sampling = "uniform"
-    """Classes of a training episode: uniform, or hard: every other episode on average has classes
-    that are hard to tell apart (by Task2Vec)."""
+    """Classes of a training episode: uniform, or hard (half of the episodes, by Task2Vec)."""
     tasks_per_step: int = 1
     """Episodes in each optimizer step, over all processes together."""
     seed: int = 0

@@ -1,7 +1,7 @@
-"""The command line: which command is meant, its help, and how errors are told.
+"""The command line: dispatch to a command, its help, and error reporting.
 
-Only this folder knows tyro. It is imported where it is used: until `main` runs, nothing catches
-Ctrl-C.
+tyro is used in this folder only. It is imported inside functions: before `main` runs, nothing
+handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from kedge import __version__
 from kedge.errors import KedgeError
 from kedge.utils.process import escape_unencodable, keep_freed_memory
 
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a disk, or what one may have of it
-SHARED = ("bench", "train", "update")  # commands that several processes can do together
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+DISTRIBUTED = ("bench", "train", "update")  # commands that torchrun may start
 
 
 def main() -> None:
-    """Entry point: errors for the user are one sentence, a traceback means a bug."""
-    # Threads that wait for each other shall go to sleep soon. By default they spin, and where
-    # another program wants a core a training step takes 20 times as long. See LOG.md.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
+    """Entry point: a user's errors are one sentence, a traceback means a bug."""
+    # By default waiting OpenMP threads spin; where another program uses a core, a training step
+    # then takes 20 times as long (LOG.md). Read when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     keep_freed_memory()
-    # A polite kill ends as Ctrl-C does: what is temporary is removed, and work can go on.
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
     escape_unencodable()
     try:
-        with _one_voice():
+        with _silence_other_ranks():
             from rich.console import Console
 
             _parse(sys.argv[1:]).run(Console())
@@ -47,32 +46,32 @@ def main() -> None:
 
         _end(printable(str(error), one_line=True), 1)
     except KeyboardInterrupt:
-        goes_on = " ".join(sys.argv[1:2]) in SHARED or sys.argv[2:3] == ["pack"]
-        _end("stopped; the same command continues from here." if goes_on else "stopped.", 130)
-    except BrokenPipeError:  # whoever read our output has enough of it
+        resumable = " ".join(sys.argv[1:2]) in DISTRIBUTED or sys.argv[2:3] == ["pack"]
+        _end("stopped; the same command continues from here." if resumable else "stopped.", 130)
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        # Files of our own say so themselves, and what cannot be opened has a name.
-        if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
-            _end(f"standard output could not be written ({error.strerror}): it is not whole.", 1)
-        _only_the_first(1)
+        # Errors of other files have a file name, or were turned into a KedgeError.
+        if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for buffered output
+            _end(f"standard output is incomplete: it could not be written ({error.strerror}).", 1)
+        _exit_unless_first(1)
         raise
 
 
 @contextmanager
-def _one_voice() -> Iterator[None]:
-    """Of several processes that were started as one, only the first shows anything."""
-    if "WORLD_SIZE" not in os.environ:  # asked before the engine is, which is slow to load
+def _silence_other_ranks() -> Iterator[None]:
+    """Let only rank 0 print, if torchrun started several processes."""
+    if "WORLD_SIZE" not in os.environ:  # do not load torch for this
         yield
         return
     from kedge.utils import distributed
 
     distributed.init()
     command = " ".join(sys.argv[1:2])
-    if distributed.world_size() > 1 and command not in SHARED:
-        raise KedgeError(f"'kedge {command}' needs one process only: start it without torchrun.")
+    if distributed.world_size() > 1 and command not in DISTRIBUTED:
+        raise KedgeError(f"'kedge {command}' runs in one process: start it without torchrun.")
     if distributed.rank() == 0:
         yield
         return
@@ -80,17 +79,17 @@ def _one_voice() -> Iterator[None]:
         yield
 
 
-def _end(sentence: str, code: int) -> NoReturn:
-    _only_the_first(code)
-    print(f"kedge: {sentence}", file=sys.stderr, flush=True)
+def _end(message: str, code: int) -> NoReturn:
+    _exit_unless_first(code)
+    print(f"kedge: {message}", file=sys.stderr, flush=True)
     if "WORLD_SIZE" in os.environ:
         sys.stdout.flush()
-        os._exit(code)  # the engine would wait for processes that do not end
+        os._exit(code)  # torch.distributed would wait for the other ranks
     sys.exit(code)
 
 
-def _only_the_first(code: int) -> None:
-    """Of several processes that give up, the others end here, in silence."""
+def _exit_unless_first(code: int) -> None:
+    """If several ranks fail, only the first reports it; the others exit here."""
     if "WORLD_SIZE" in os.environ:
         from kedge.utils import distributed
 
@@ -98,13 +97,12 @@ def _only_the_first(code: int) -> None:
             os._exit(code)
 
 
-def _stop(*_: object) -> NoReturn:
-    """Not by SIGINT, which a shell lets its background jobs ignore."""
+def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
 def _parse(args: list[str]) -> Any:
-    """A command's own help is long; in the list of commands each has its first line."""
+    """The command that the arguments name, with its options; prints help and exits if asked."""
     if args == ["--version"]:
         print(f"kedge {__version__}")
         sys.exit()
@@ -118,16 +116,16 @@ def _parse(args: list[str]) -> Any:
     if (name := " ".join(args[:words])) in COMMANDS:
         kind: Any = COMMANDS[name]
         del args[:words]
-        prog, about = f"kedge {name}", _filled(kind)
+        prog, about = f"kedge {name}", _wrapped_doc(kind)
         if hasattr(kind, "default"):
             read = partial(
                 tyro.cli, kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,)
             )
             start = kind.default(args)
             parsed = read(default=start)
-            # A name that stands behind options is only known now: start again from what it says.
-            again = parsed.name != start.name
-            return read(default=kind.default([parsed.name])) if again else parsed
+            # A recipe named after options is only known now: parse again with its defaults.
+            changed = parsed.name != start.name
+            return read(default=kind.default([parsed.name])) if changed else parsed
     else:
         group = f"{name} " if any(known.startswith(f"{name} ") for known in COMMANDS) else ""
         del args[: bool(group)]
@@ -145,25 +143,25 @@ def _parse(args: list[str]) -> Any:
         prog = f"kedge {group}".rstrip()
         about = "Few-shot image classifiers that keep getting better."
         if not group:
-            about = f" {about}\n 'kedge --version' says which version this is."
+            about = f" {about}\n 'kedge --version' prints the version."
     return tyro.cli(kind, prog=prog, description=about, args=args, config=(OmitArgPrefixes,))
 
 
 def _check_empty(args: list[str]) -> None:
-    """Of a variable that is not set; as a path it would be the folder that one is in."""
-    for before, word in zip(["", *args], args, strict=False):
-        name, equals, value = word.partition("=")
+    """Raise on an empty argument (an unset variable); as a path it would be the current folder."""
+    for before, argument in zip(["", *args], args, strict=False):
+        name, equals, value = argument.partition("=")
         option = name if equals else before
         if value or (name and not (equals and name.startswith("--"))):
             continue
-        behind = f" behind {option}" if option.startswith("--") else ""
+        after = f" after {option}" if option.startswith("--") else ""
         raise KedgeError(
-            f"There is an empty word{behind}: if it comes from a variable, that is not set."
+            f"There is an empty argument{after}: perhaps from a variable that is not set."
         )
 
 
-def _filled(kind: type) -> str:
-    """A command's help in lines that fit; the indent keeps tyro from joining them again."""
+def _wrapped_doc(kind: type) -> str:
+    """A command's docstring, wrapped; the indent keeps tyro from joining lines."""
     width = min(80, shutil.get_terminal_size().columns)
     lines: list[str] = []
     for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n"):

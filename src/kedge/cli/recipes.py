@@ -49,5 +49,5 @@ class Recipes:
         table.add_section()
         for protocol in PROTOCOLS.values():
             if protocol.name not in names:  # else the name runs the recipe
-                table.add_row(protocol.name, escape(protocol.sentence))
+                table.add_row(protocol.name, escape(protocol.description))
         console.print(table)
