@@ -20,9 +20,8 @@ from reproduction.studies import RECORDS, load_records
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def render_pages() -> dict[Path, bytes]:
+def render_pages(evidence: Evidence) -> dict[Path, bytes]:
     """Path within the repository → content, for every generated page and figure."""
-    evidence = Evidence()
     return {
         Path("docs/results.md"): results_page(evidence).encode(),
         Path("docs/figures/results-effects.svg"): to_svg(forest_plot(effects_grid(evidence))),
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--records", action="store_true", help="renew the reports of the records")
     if parser.parse_args().records:
         render_records()
-    for path, content in render_pages().items():
+    for path, content in render_pages(Evidence()).items():
         (ROOT / path).write_bytes(content)
         print(path)
 
