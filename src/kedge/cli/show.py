@@ -77,9 +77,7 @@ def describe(file: Path, model: Model) -> dict[str, Any]:
 def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     image, backbone, head, anchors = (about[k] for k in ("input", "backbone", "head", "anchors"))
     side, colour = image["image_size"], "colour" if image["colour"] else "grey"
-    square = (
-        "cropped to the centre square" if image["resize"] == "crop" else "stretched to a square"
-    )
+    square = "cropped to the centre square" if image["fit"] == "crop" else "stretched to a square"
     inverted = ", inverted" if image["inverted"] else ""
     name = backbone["backbone"]
     width = "" if name == "custom" else f" of width {backbone['width']}"
@@ -90,7 +88,7 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
         "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
         "head": f"{head['head']}, temperature {head['temperature']:g}",
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
-        f"({format_bytes(anchors['bytes'])}){', and class means' if about['class_means'] else ''}",
+        f"({format_bytes(anchors['bytes'])}){', and class means' if about['places'] else ''}",
     }
     for title, text in lines.items():
         say(console, f"{title:8} {text}")
