@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge import report
-from kedge.experiments.records import Record, RecordSet
+from kedge.experiments.records import Record
 from kedge.report.render import to_markdown
 from kedge.report.tables import all_tables
 
@@ -25,28 +24,6 @@ def test_every_table_is_rendered_from_its_committed_record(folder: str, shown: s
 
 def test_a_table_is_shown() -> None:
     assert SHOWN
-
-
-def test_the_verdicts_are_those_of_the_results_page() -> None:
-    counted = re.findall(r"Of \d+ claims: [^.]+\.", README)
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert len(counted) == 1
-    assert counted[0] in page.split("claims on Tiny-ImageNet\n")[1].split("\n## ")[0]
-
-
-@pytest.mark.parametrize("folder", sorted(p for p in (ROOT / "reproduction" / "records").iterdir() if p.is_dir()))
-def test_tables_beside_a_record_are_rendered_from_it(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "_draw", lambda record: [])  # figures take long, and change nothing
-    if (folder / "recipe.json").exists():
-        report.write_collection(RecordSet.load(folder), tmp_path)
-    else:
-        report.write_report(Record.load(folder / "record.json"), tmp_path)
-    tables = [file for file in folder.iterdir() if file.stem == "table"]
-    assert tables
-    for file in tables:
-        assert file.read_bytes() == (tmp_path / file.name).read_bytes(), f"kedge report {folder}"
 
 
 def test_every_picture_and_linked_file_is_there() -> None:
