@@ -1,8 +1,7 @@
 """Which images form each episode, drawn on the CPU for a whole epoch at once.
 
-What is drawn depends on a key (seed, round, epoch, …) alone: not on the device, the number of
-processes or earlier draws. So resuming needs no random state, and all methods with one seed see
-the same episodes.
+Draws depend on a key (seed, round, epoch, …) alone, not on the device or on earlier draws. So
+resuming needs no random state, and all methods with one seed see the same episodes.
 
 Shapes: e episodes, k ways, s shots, q queries, b images in a batch.
 """
@@ -89,9 +88,7 @@ class EpisodeSampler:
         return len(set(self.shape.ways)) == len(set(self.shape.shots)) == 1
 
     def sample(
-        self,
-        key: tuple[int, int, int],
-        nearest: Int64[Tensor, "classes others"] | None = None,
+        self, key: tuple[int, int, int], nearest: Int64[Tensor, "classes others"] | None = None
     ) -> EpisodeIndices:
         """The episodes of one epoch with their augmentation; `key` is (seed, round, epoch)."""
         rng = generator(f"{self.name}train", *key)

@@ -24,6 +24,7 @@ from kedge.utils.config_io import from_dict
 FILE_KIND = "state of a stopped run"
 CHEAP_SAVE = 0.25  # seconds; a save that takes less is made after every epoch
 MIN_LR_FRACTION = 1 / 1000  # of the initial learning rate; ten halvings are below it
+SAVED_NUMBERS = ("lr", "best", "best_epoch", "stale", "seconds")  # attributes, and keys in the file
 
 
 class Checkpoint:
@@ -71,11 +72,7 @@ class Checkpoint:
         }
         about = {
             "identity": identity,
-            "lr": self.lr,
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "stale": self.stale,
-            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in SAVED_NUMBERS},
             "history": [asdict(epoch) for epoch in self.history],
         }
         save_tensors(path, tensors, about)
@@ -93,8 +90,7 @@ class Checkpoint:
         try:
             self._set_state(about, tensors)
         except (KedgeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
-            message = f"{path}: this {FILE_KIND} is damaged; delete it to start again."
-            raise KedgeError(message) from None
+            raise KedgeError(f"{path}: damaged {FILE_KIND}; delete it to start again.") from None
         n_done = len(self.history)
         require(
             n_done <= epochs,
@@ -105,13 +101,12 @@ class Checkpoint:
     def _set_state(self, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take over the contents of a file. Unexpected contents raise one of various errors."""
         now, best = (strip_prefix(prefix, tensors) for prefix in ("now.", "best."))
-        expected = {key: (value.shape, value.dtype) for key, value in self._weights().items()}
-        for weights in (now, best):
-            if {k: (v.shape, v.dtype) for k, v in weights.items()} != expected:
-                raise ValueError("weights of another network")
+        expected = {k: (v.shape, v.dtype) for k, v in self._weights().items()}
+        if any({k: (v.shape, v.dtype) for k, v in w.items()} != expected for w in (now, best)):
+            raise ValueError("weights of another network")
         self.history = [from_dict(Epoch, epoch) for epoch in about["history"]]
-        self.lr, self.best, self.seconds = (float(about[k]) for k in ("lr", "best", "seconds"))
-        self.stale, self.best_epoch = int(about["stale"]), int(about["best_epoch"])
+        for name in SAVED_NUMBERS:
+            setattr(self, name, type(getattr(self, name))(about[name]))
         self._set_weights(now)
         self.best_weights = best
         self._set_moments(strip_prefix("adam.", tensors))
@@ -136,10 +131,9 @@ class Checkpoint:
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in moments.items():
             i, name = key.split(".", 1)
-            weight = weights[int(i)]
             # Fused Adam reads memory in order: a moment must have the layout of its weight.
-            moment = torch.empty_like(weight).copy_(value) if value.ndim else value
-            state.setdefault(int(i), {})[name] = moment
+            layout = torch.empty_like(weights[int(i)])
+            state.setdefault(int(i), {})[name] = layout.copy_(value) if value.ndim else value
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
@@ -167,5 +161,4 @@ def is_checkpoint_of(model_path: Path, checkpoint: Path) -> bool:
         return False
     weights, best = model.state_dict(), strip_prefix("best.", tensors)
     best.pop("rows", None)  # class embeddings, which a model has as anchors
-    same_keys = best.keys() == weights.keys()
-    return same_keys and all(torch.equal(best[key], weights[key]) for key in weights)
+    return best.keys() == weights.keys() and all(torch.equal(best[k], weights[k]) for k in best)

@@ -1,11 +1,8 @@
 """A whole training step as one CUDA graph, replayed for every episode of an epoch.
 
-Loading, augmentation, teacher, student, backward and optimizer are captured once. The indices of
-an epoch are on the device, and so is the number of the episode, which each replay increments: the
-host only launches replays. All episodes must have the same shape.
-
-Images that do not fit on the device are read ahead and copied before each replay into the buffer
-that the graph reads.
+The indices of an epoch are on the device, and so is the number of the episode, which each replay
+increments: the host only launches replays. All episodes must have the same shape. Images that do
+not fit on the device are copied before each replay into the buffer that the graph reads.
 
 A step on several episodes has two graphs, one for an episode and one for the update after the last
 of them. Between the two, processes sum their gradients.
@@ -34,7 +31,7 @@ N_WARM_UP = 3  # steps before a graph can be captured
 class GraphedStep:
     """Runs epochs by replaying a captured step.
 
-    It is built from the first epoch: the episodes of each sampler, and the anchors of each step.
+    Built from the drawn episodes and anchors of an epoch, whose replays may use others later.
     Capturing leaves the model and the optimizer unchanged.
     """
 
@@ -101,11 +98,11 @@ class GraphedStep:
 
     def _inputs(self) -> StepInputs:
         """The inputs of the current episode."""
-        batches = [episodes.batch(self.number) for episodes in self.episodes]
+        batch, *old = (episodes.batch(self.number) for episodes in self.episodes)
         anchors = None
         if self.anchor_indices is not None:
             anchors = self.anchors[self.anchor_indices.index_select(0, self.number).squeeze(0)]
-        return StepInputs(*batches, anchors=anchors)
+        return StepInputs(batch, anchors, *old)
 
     def epoch(
         self,
@@ -114,8 +111,7 @@ class GraphedStep:
         tick: Tick,
         seed_of: Callable[[int], int],
     ) -> Float[Tensor, " metrics"]:
-        """Train on other episodes of the same shape. Returns the sum of the metrics of all steps,
-        still on the device.
+        """Train on an epoch. Returns the sum of the steps' metrics, still on the device.
 
         `seed_of` gives the seed of an episode's noise if a step has several episodes.
         """
@@ -161,13 +157,12 @@ class _StaticEpisodes:
     def __init__(self, sampler: EpisodeSampler, indices: EpisodeIndices) -> None:
         require(sampler.has_fixed_shape, "ways and shots are drawn for each episode.")
         self.loader, self.n_shot = sampler.loader, indices.n_shot[0]
-        self.positions, *self.rest = (tensor.clone() for tensor in self._tensors(indices))
+        self.positions, *self.rest = (tensor.clone() for tensor in _tensors(indices))
         self.images = None if self.loader.resident else self.loader.fetch(self.positions[0])
 
     def load(self, indices: EpisodeIndices) -> None:
         """Overwrite the buffers with another epoch's episodes."""
-        buffers = (self.positions, *self.rest)
-        for buffer, tensor in zip(buffers, self._tensors(indices), strict=True):
+        for buffer, tensor in zip((self.positions, *self.rest), _tensors(indices), strict=True):
             buffer.copy_(tensor)
 
     def batch(self, number: Int64[Tensor, " 1"]) -> EpisodeBatch:
@@ -187,13 +182,12 @@ class _StaticEpisodes:
             self.images.copy_(images)  # both on the device
             yield
 
-    @staticmethod
-    def _tensors(indices: EpisodeIndices) -> Iterator[Tensor]:
-        assert indices.augmentation is not None
-        how = indices.augmentation
-        yield indices.positions.flatten(1)
-        yield from (how.top, how.left, how.mirrored, how.colour)
-        yield indices.classes
+
+def _tensors(indices: EpisodeIndices) -> list[Tensor]:
+    how = indices.augmentation
+    assert how is not None
+    drawn = (how.top, how.left, how.mirrored, how.colour)
+    return [indices.positions.flatten(1), *drawn, indices.classes]
 
 
 @contextmanager

@@ -113,9 +113,9 @@ class EpochRunner:
         order = [i for group in groups for i in group]
         pairs = zip(self.samplers, episodes, strict=True)
         streams = [sampler.batches(indices, order) for sampler, indices in pairs]
-        for i, *batches in zip(order, *streams, strict=True):
+        for i, batch, *old in zip(order, *streams, strict=True):
             anchors = None if anchor_indices is None else self.anchors[anchor_indices[i]]
-            yield StepInputs(*batches, anchors=anchors)
+            yield StepInputs(batch, anchors, *old)
 
     def _multi_step(
         self, first: int, inputs: Iterator[StepInputs], seed_of: Callable[[int], int]

@@ -62,10 +62,8 @@ def train_round(
 ) -> RoundResult:
     """Train a copy of `start`, which is also the frozen teacher, on the images of a round.
 
-    Args:
-        checkpoint: file from which a stopped round continues, and to which this one is saved.
-        tick: called with the number of episodes that have just been trained.
-        memory: what the method kept of earlier rounds, from `remember`.
+    A stopped round continues from its checkpoint file. `tick` is called with the number of episodes
+    just trained. `memory` is what the method kept of earlier rounds, from `remember`.
     """
     began, memory, schedule = time.perf_counter(), memory or {}, config.schedule
     check_tasks_per_step(schedule.tasks_per_step)
@@ -163,11 +161,10 @@ class Validator:
         self.indices = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
 
     def __call__(self, model: Model) -> float:
-        pool, images = self.pool, self.loader.on_device
-        if images is None:
-            features = model.embed_rows(pool.table, pool.rows)
+        if self.loader.on_device is not None:
+            features = model.embed(self.loader.on_device)
         else:
-            features = model.embed(images)
+            features = model.embed_rows(self.pool.table, self.pool.rows)
         if not features.isfinite().all():  # argmax would still name some class
             return math.nan
         return float(episode_accuracies(model.head, features, self.indices).mean())
@@ -213,22 +210,16 @@ def _divergence(metrics: StepMetrics, step: TrainStep) -> str:
 
 def _divergence_advice(epoch: int, config: TrainConfig) -> str:
     lower_lr = min(Schedule().lr, config.schedule.lr / 10)
+    keep = f"; or keep the epochs before by --epochs {epoch} (for 'kedge bench' with another --out)"
     advice = f"Start again with a lower --lr, such as {lower_lr:g}, and another --out"
-    if epoch == 0:
-        return f"{advice}."
-    return (
-        f"{advice}; or keep the epochs before: run the same command with --epochs {epoch} (for "
-        "'kedge bench' with another --out)."
-    )
+    return f"{advice}{keep if epoch else ''}."
 
 
 def _broadcast_model(start: Model) -> Model:
     """A copy with the weights of the first process: a user's backbone may be random in each."""
     if distributed.world_size() == 1:
         return start
-    copied = replace(
-        start, embedding=copy.deepcopy(start.embedding), head=copy.deepcopy(start.head)
-    )
+    copied = copy.deepcopy(start)
     for module in (copied.embedding, copied.head):
         state = {key: value.cpu() for key, value in module.state_dict().items()}
         module.load_state_dict(distributed.broadcast(state))
@@ -236,12 +227,7 @@ def _broadcast_model(start: Model) -> Model:
 
 
 def _identity(
-    start: Model,
-    pool: Pool,
-    round_data: RoundData,
-    method: Method,
-    config: TrainConfig,
-    memory: Memory,
+    start: Model, pool: Pool, data: RoundData, method: Method, config: TrainConfig, memory: Memory
 ) -> str:
     """Everything that decides what a round computes: with the same, one run may continue another.
 
@@ -254,14 +240,14 @@ def _identity(
             "config": settings,
             "model": to_dict(start.config),
             "method": method.label,
-            "round": round_data.round,
+            "round": data.round,
             "start": start.fingerprint,
             "device": start.device.type,  # a GPU computes in another precision
             "images": pool.table.fingerprint,
             "classes": pool.classes,
-            "validation": round_data.val.classes,
-            "validation images": round_data.val.table.fingerprint,
-            "rows": tensors_digest({"training": pool.rows, "validation": round_data.val.rows}),
+            "validation": data.val.classes,
+            "validation images": data.val.table.fingerprint,
+            "rows": tensors_digest({"training": pool.rows, "validation": data.val.rows}),
             "memory": tensors_digest(memory),
         }
     )

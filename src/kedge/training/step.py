@@ -93,8 +93,8 @@ class StepInputs(NamedTuple):
     """What one step reads: an episode of new images, and what the method asks for besides."""
 
     batch: EpisodeBatch
-    old_batch: EpisodeBatch | None = None  # of images kept from earlier rounds
     anchors: Float[Tensor, "a r"] | None = None  # drawn for this step
+    old_batch: EpisodeBatch | None = None  # an episode of images kept from earlier rounds
 
 
 class StepMetrics(NamedTuple):
@@ -171,7 +171,7 @@ class TrainStep:
 
     def backward(self, inputs: StepInputs) -> Float[Tensor, " metrics"]:
         """Leave the gradient of one episode in `grad` of the weights; return its `StepMetrics`."""
-        batch, old_batch, anchors = inputs
+        batch, anchors, old_batch = inputs
         pixels = self._augment(batch.images, batch.augmentation)
         teacher_features = self._teacher_features(pixels) if self.alignment is not None else None
         features = self._features(self._student, pixels)

@@ -32,15 +32,9 @@ NO_FILTERS = (
 
 
 def nearest_classes(
-    model: Model,
-    pool: Pool,
-    key: tuple[int | str, ...],
-    representatives: Float[Tensor, "classes r"] | None = None,
+    model: Model, pool: Pool, key: tuple[int | str, ...]
 ) -> Int64[Tensor, "classes others"]:
-    """For each class of the pool all others, nearest first. All random draws depend on `key`.
-
-    Passing the representatives of the pool's classes saves a forward pass.
-    """
+    """For each class of the pool all others, nearest first. All random draws depend on `key`."""
     rngs = [generator("task2vec", *key, name) for name in pool.classes]
     chosen = [
         rows[torch.from_numpy(np.sort(rng.permutation(len(rows))[:MAX_IMAGES]))]
@@ -51,17 +45,12 @@ def nearest_classes(
         eval_mode(model.head),
         task("measuring class distances: images", sum(map(len, chosen))) as tick,
     ):
-        if representatives is None:
-            features = [model.embed_rows(pool.table, rows) for rows in chosen]
-            with torch.no_grad():
-                representatives = model.head.representatives_from(features)
-        fisher = torch.stack(
-            [
-                class_fisher(model, pool, rows, representatives, rng, tick)
-                for rng, rows in zip(rngs, chosen, strict=True)
-            ]
-        )
-    distances = fisher_distances(fisher)
+        features = [model.embed_rows(pool.table, rows) for rows in chosen]
+        with torch.no_grad():
+            representatives = model.head.representatives_from(features)
+        pairs = zip(chosen, rngs, strict=True)
+        fisher = [class_fisher(model, pool, *pair, representatives, tick) for pair in pairs]
+    distances = fisher_distances(torch.stack(fisher))
     distances.fill_diagonal_(-1)  # sorts each class before the others, and is cut off
     return distances.argsort(dim=1, stable=True)[:, 1:]
 
@@ -70,8 +59,8 @@ def class_fisher(
     model: Model,
     pool: Pool,
     rows: Int64[Tensor, " n"],
-    representatives: Float[Tensor, "classes r"],
     rng: np.random.Generator,
+    representatives: Float[Tensor, "classes r"],
     tick: Tick,
 ) -> Float64[Tensor, " filters"]:
     """E (∂ log p(y|x) / ∂w)² for each filter of the last block, averaged over its weights w.
@@ -97,11 +86,7 @@ def class_fisher(
             for draw in batch_uniform.T:
                 loss = F.nll_loss(log_p, _sample_labels(log_p, draw), reduction="sum")
                 gradients = torch.autograd.grad(
-                    loss,
-                    list(filters.values()),
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
+                    loss, list(filters.values()), retain_graph=True, materialize_grads=True
                 )
                 total += torch.cat([g.square().flatten(1).mean(1) for g in gradients])
             tick(len(batch_rows))

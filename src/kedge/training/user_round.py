@@ -87,24 +87,16 @@ def _add_missing_anchors(model: Model, split: TrainValSplit, table: ImageTable) 
     trained classes do not change, but a sample of their images is passed to the head too, since
     some heads define a class by its difference from others.
     """
-    trained = split.train
-    trained_names = set(trained.classes)
+    trained, n_classes = split.train, len(split.train.classes)
     # Validation images given separately are not part of the delivery.
-    val_names = set(split.val.classes) if split.val.table is table else set()
-    missing = [
-        name
-        for name in table.classes
-        if name not in trained_names and (name in val_names or name not in model.classes)
-    ]
+    val_names = split.val.classes if split.val.table is table else ()
+    unchanged = {*trained.classes, *(set(model.classes) - set(val_names))}
+    missing = [name for name in table.classes if name not in unchanged]
     if not missing:
         return model
-    image_stride = -(-len(trained) // MAX_CONTRAST)
-    class_stride = -(-len(trained_names) // MAX_CONTRAST)
-    contrast = replace(
-        trained,
-        classes=trained.classes[::class_stride],
-        class_rows=tuple(rows[::image_stride] for rows in trained.class_rows[::class_stride]),
-    )
+    image_stride, class_stride = (-(-n // MAX_CONTRAST) for n in (len(trained), n_classes))
+    rows = tuple(rows[::image_stride] for rows in trained.class_rows[::class_stride])
+    contrast = replace(trained, classes=trained.classes[::class_stride], class_rows=rows)
     pool = Pool.concat("delivered", [Pool.all("missing", table, missing), contrast])
     with torch.no_grad():
         added = model.head.anchors(model.class_features(pool))[: len(missing)]
