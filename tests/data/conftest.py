@@ -196,7 +196,7 @@ def ravi(folder: Path) -> Written:
                 rows.append((f"{name}{i + 1:08}.jpg", name))
                 put(folder / "images" / rows[-1][0], encoded(image, "JPEG"))
         put_csv(folder / f"{part}.csv", *rows)
-    return Written(folder, images, "ListedReader", 64, lossy=True)
+    return Written(folder, images, "ImageListReader", 64, lossy=True)
 
 
 def ilsvrc(folder: Path, columns: str) -> Written:
@@ -222,7 +222,7 @@ def ilsvrc(folder: Path, columns: str) -> Written:
                     )
             images[part, name] = [picture(WNIDS.index(name), i, 96, 64) for i in range(2, n + 2)]
         put_csv(folder / f"{part}.csv", *rows)
-    return Written(folder, images, "ListedReader", 64, lossy=True)
+    return Written(folder, images, "ImageListReader", 64, lossy=True)
 
 
 def split_folders(folder: Path) -> Written:
@@ -472,7 +472,7 @@ def listed(folder: Path, as_json: bool = False, file_alone: bool = False) -> Wri
         path = put(folder / "list.jsonl", "\n".join(lines))
     else:
         path = put_csv(folder / "list.csv", ("path", "class"), *rows)
-    return Written(path if file_alone else folder, images, "ListedReader", 20)
+    return Written(path if file_alone else folder, images, "ImageListReader", 20)
 
 
 def one_of(write: Write, name: str, part: str) -> Write:

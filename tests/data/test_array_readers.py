@@ -20,7 +20,7 @@ from PIL import Image
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.files.file_tree import open_tree
 from kedge.data.files.npz import npz_images
-from kedge.data.index import ImageIndex, numbered
+from kedge.data.index import ImageIndex, names_of_numbers
 from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar100 import Cifar100Reader
 from kedge.data.readers.labelled_arrays import LabelledArraysReader
@@ -127,7 +127,7 @@ def parts(found: ImageIndex) -> list[str]:
 
 def pixels(found: ImageIndex, numbers: list[int] | None = None) -> list[np.ndarray]:
     """As height, width, RGB; those of arrays in their own size, PNGs in the usual one."""
-    fetched = found.pictures.fetch(list(range(len(found))) if numbers is None else numbers)
+    fetched = found.images.fetch(list(range(len(found))) if numbers is None else numbers)
     sides = ((p, len(p) if isinstance(p, np.ndarray) else found.image_size or 0) for p in fetched)
     return [decode(p, ImageSpec(side, 3)).transpose(1, 2, 0) for p, side in sides]
 
@@ -174,7 +174,7 @@ def test_cache_of_every_age(tmp_path: Path, write: Callable[[Any], bytes], folde
     assert found.parts == ("train",)
     assert found.remarks == ()
     same(pixels(found), data["image_data"])
-    assert found.pictures.name(4).endswith("mini-imagenet-cache-train.pkl, image 4")
+    assert found.images.name(4).endswith("mini-imagenet-cache-train.pkl, image 4")
 
 
 @pytest.mark.parametrize("val", ["val", "validation"])
@@ -380,7 +380,7 @@ def test_images_of_another_size(tmp_path: Path) -> None:
     dump(tmp_path / "CIFAR_FS_train.pickle", {"data": wide, "labels": np.array([[0], [123456]])})
     found = read(tmp_path)
     assert found.classes == ("train class 000000", "train class 123456")
-    same(list(found.pictures.fetch([1])), wide[1:])
+    same(list(found.images.fetch([1])), wide[1:])
 
 
 def test_two_data_sets_in_one_place(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_tiered_pngs(
     assert classes(found)[:3] == ["train class 0001", "train class 0000", "train class 0001"]
     assert found.remarks == ()
     same(pixels(found), np.concatenate([noise(3, seed=k) for k in range(3)]))
-    assert found.pictures.name(4).endswith("val_images_png.pkl, image 1")
+    assert found.images.name(4).endswith("val_images_png.pkl, image 1")
     alone = read(folder / "test_images_png.pkl")
     assert alone.parts == ("test",)
     same(pixels(alone, [2]), noise(3, seed=2)[2:])
@@ -519,7 +519,7 @@ def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None
     same(pixels(found), both)
     for numbers in ([1, 3, 4, 5, 9], [6, 8], [0], [9], [2, 7]):  # on, and back
         same(pixels(found, numbers), both[numbers])
-    assert found.pictures.name(7).endswith("test_images.npz, image 2")
+    assert found.images.name(7).endswith("test_images.npz, image 2")
 
 
 def test_red_is_red(tmp_path: Path) -> None:
@@ -649,7 +649,7 @@ def test_npz_of_python_2(tmp_path: Path) -> None:
     for start in (npz_member(header), long):
         with zipfile.ZipFile(tmp_path / "val_images.npz", "w") as archive:
             archive.writestr("images.npy", start + bytes(range(96)))
-        first, second = read(tmp_path).pictures.fetch([0, 1])
+        first, second = read(tmp_path).images.fetch([0, 1])
         assert np.asarray(first)[0, 0].tolist() == [2, 1, 0]
         assert np.asarray(second)[3, 3].tolist() == [95, 94, 93]
 
@@ -672,13 +672,13 @@ def test_damage_far_into_a_deflated_npz_costs_the_images_after_it(tmp_path: Path
     middle = len(content) // 2
     content[middle : middle + 60_000] = bytes(60_000)
     path.write_bytes(content)
-    found, read_later = read(tmp_path), read(tmp_path).pictures
+    found, read_later = read(tmp_path), read(tmp_path).images
     for _ in range(2):
-        got = list(found.pictures.fetch(range(50)))
+        got = list(found.images.fetch(range(50)))
         assert len(got) == 50
         np.testing.assert_array_equal(got[20], noise(50)[20])
         assert got[-1] == b""
-    assert list(found.pictures.fetch([49])) == [b""]
+    assert list(found.images.fetch([49])) == [b""]
     path.unlink()
     assert list(read_later.fetch([0, 49])) == [b"", b""]
 
@@ -733,14 +733,14 @@ def test_cifar_100(tmp_path: Path, write: Callable[[Any], bytes], folder: str) -
     assert found.image_size == 32
     assert classes(found) == ["name 3", "name 99", "name 3", "name 99", "name 0"]
     same(pixels(found), np.concatenate([noise(3, 32, 0), noise(2, 32, 1)]))
-    assert found.pictures.name(3).endswith("test, image 0")
+    assert found.images.name(3).endswith("test, image 0")
 
 
 def test_cifar_100_without_meta(tmp_path: Path) -> None:
     cifar(tmp_path / "x", python2, meta=False)
     found = read(tmp_path)
     assert found.classes == ("class 0000", "class 0003", "class 0099")
-    assert list(found.classes) == numbered([0, 3, 99])  # as any other reader names them
+    assert list(found.classes) == names_of_numbers([0, 3, 99])  # as any other reader names them
     assert found.remarks == ()
 
 
@@ -893,7 +893,7 @@ def test_any_byte_may_be_wrong(tmp_path: Path, folder: str, file: str) -> None:
             found = read(root)
         except KedgeError:
             continue
-        assert len(list(found.pictures.fetch(range(len(found))))) == len(found)
+        assert len(list(found.images.fetch(range(len(found))))) == len(found)
 
 
 @pytest.mark.parametrize("folder", ["cache", "split", "fs", "png", "npz", "cifar"])
@@ -914,7 +914,7 @@ def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
     """Every array that is read looks into the file."""
     write_all(tmp_path)
     for folder in ("cache", "split", "fs", "cifar"):
-        found = read(tmp_path / folder).pictures
+        found = read(tmp_path / folder).images
         for array in found.arrays:  # type: ignore[attr-defined]
             assert not array.flags.writeable
             base = array

@@ -27,7 +27,7 @@ from kedge.data.files.file_tree import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import READERS, read_index
 from kedge.data.table import ImageTable
-from kedge.utils.text import plain_name
+from kedge.utils.text import normalize_name
 
 TOLERANCE = 5  # levels by which JPEG changes the middle of a quarter
 
@@ -232,14 +232,14 @@ def contents(found: ImageIndex, numbers: list[int]) -> list[bytes]:
         else picture
         if isinstance(picture, bytes)
         else picture.tobytes()
-        for picture in found.pictures.fetch(numbers)
+        for picture in found.images.fetch(numbers)
     ]
 
 
 def test_catalogue_keeps_its_contract(written: Any) -> None:
     found = read_index(written.data)
     n = len(found)
-    assert n == len(found.pictures) == len(found.labels) == sum(written.counts.values())
+    assert n == len(found.images) == len(found.labels) == sum(written.counts.values())
     assert list(found.classes) == written.classes
     assert dict(zip(found.classes, found.counts.tolist(), strict=True)) == written.counts
     together = contents(found, list(range(n)))
@@ -249,7 +249,7 @@ def test_catalogue_keeps_its_contract(written: Any) -> None:
     runs = [list(range(i, min(i + 4, n))) for i in range(0, n, 4)]
     assert [content for run in runs for content in contents(found, run)] == together
     assert contents(found, list(range(1, n, 3))) == together[1::3]
-    names = [found.pictures.name(i) for i in range(n)]
+    names = [found.images.name(i) for i in range(n)]
     assert all(name.strip() for name in names)
     assert len(set(names)) == n
     for part in found.parts:
@@ -261,14 +261,14 @@ def test_some_classes_only(written: Any) -> None:
     found = read_index(written.data)
     together = contents(found, list(range(len(found))))
     kept = set(found.classes[::2])
-    some = found.only(kept)
+    some = found.select_classes(kept)
     rows = [i for i, label in enumerate(found.labels) if found.classes[label] in kept]
     assert set(some.classes) == kept
     assert [some.classes[i] for i in some.labels] == [found.classes[found.labels[i]] for i in rows]
     assert contents(some, list(range(len(some)))) == [together[i] for i in rows]
     if found.parts:
         assert [some.parts[i] for i in some.part] == [found.parts[found.part[i]] for i in rows]
-    assert found.only(set(found.classes)) is found
+    assert found.select_classes(set(found.classes)) is found
     table = kedge.open_images(written.data, classes=kept)
     assert set(table.classes) == kept
     assert len(table) == len(rows)
@@ -276,7 +276,7 @@ def test_some_classes_only(written: Any) -> None:
 
 def test_stamp_follows_the_files(written: Any) -> None:
     found = read_index(written.data)
-    images = {Path(found.pictures.name(i).split(", ")[0]) for i in range(len(found))}
+    images = {Path(found.images.name(i).split(", ")[0]) for i in range(len(found))}
     # The file itself, or the archive that it lies in; a few stand for all.
     files = {file if file.is_file() else written.data for file in sorted(images)[::5]}
     if found.form.startswith("Omniglot") and not all(map(Path.is_file, images)):
@@ -324,7 +324,7 @@ def test_images_beside_a_form_are_named(form: str, forms: dict[str, Any], tmp_pa
     found = read_index(written.data)
     assert list(found.classes) == written.classes
     (said,) = set(found.remarks) - set(before)
-    where = "are in no list" if written.reader == "ListedReader" else "lie beside what was read ("
+    where = "are in no list" if written.reader == "ImageListReader" else "lie beside what was read ("
     assert said.startswith(f"3 images {where}")
     assert said.endswith(" and were left out, the first is pets/cat/0.png")
 
@@ -728,7 +728,7 @@ def test_names_of_any_characters(
         for i in range(2):  # of which one is a copy, so that the name of a class is said
             save(two / name / f"{i}.png", 1000 + k)
     found = inspect(two)
-    names = {plain_name(name) for name in ODD}
+    names = {normalize_name(name) for name in ODD}
     assert found["n_classes"] == 2 + len(names)
     shown = ready.kedge("data", "inspect", two)
     assert shown.rc == 0

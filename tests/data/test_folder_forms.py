@@ -16,7 +16,7 @@ from kedge.data.files.file_tree import FolderTree, open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import folder as folder_reader
 from kedge.errors import KedgeError
-from kedge.utils.text import plain_name
+from kedge.utils.text import normalize_name
 
 
 def draw(path: Path, colour: int = 7) -> None:
@@ -44,7 +44,7 @@ def found(path: Path) -> set[tuple[str, str, str]]:
     catalogue = read(path)
     parts = [catalogue.parts[k] for k in catalogue.part] or [""] * len(catalogue)
     return {
-        (part, catalogue.classes[label], Path(catalogue.pictures.name(i)).name)
+        (part, catalogue.classes[label], Path(catalogue.images.name(i)).name)
         for i, (part, label) in enumerate(zip(parts, catalogue.labels, strict=True))
     }
 
@@ -58,7 +58,7 @@ def test_pixels_and_labels(tmp_path: Path) -> None:
     draw(tmp_path / "ant" / "deep" / "1.png", 20)
     catalogue = read(tmp_path)
     assert catalogue.classes == ("ant", "bat")
-    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.pictures.fetch([0, 1])]
+    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.images.fetch([0, 1])]
     assert {catalogue.classes[k]: p for k, p in zip(catalogue.labels, pixels, strict=True)} == {
         "ant": 20,
         "bat": 10,
@@ -263,11 +263,11 @@ def test_background_is_named(tmp_path: Path) -> None:
     made(tmp_path, "101_ObjectCategories/BACKGROUND_Google/1.png", "101_ObjectCategories/ant/1.png")
     catalogue = read(tmp_path)
     assert catalogue.classes == ("BACKGROUND_Google", "ant")
-    assert catalogue.noticed == (
+    assert catalogue.all_remarks == (
         "BACKGROUND_Google looks like a background, which is no class: leave it out with 'kedge "
         "data pack' and --without BACKGROUND_Google",
     )
-    assert catalogue.only({"ant"}).noticed == ()
+    assert catalogue.select_classes({"ant"}).all_remarks == ()
 
 
 def test_images_without_folders_are_not_recognised(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ ODD = (
 
 def test_class_names_of_any_characters(tmp_path: Path) -> None:
     made(tmp_path, *(f"{name}/1.png" for name in ODD))
-    assert set(classes(tmp_path)) == {plain_name(name) for name in ODD}
+    assert set(classes(tmp_path)) == {normalize_name(name) for name in ODD}
     assert len(read(tmp_path)) == len(ODD)
 
 
@@ -319,7 +319,7 @@ def test_names_that_differ_in_blanks_or_accents_are_one_class(tmp_path: Path) ->
     draw(tmp_path / "Bee " / "5.png", 50)
     catalogue = read(tmp_path)
     assert catalogue.classes == ("Bee", "cafz", composed)
-    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.pictures.fetch(range(5))]
+    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.images.fetch(range(5))]
     by_class: dict[str, set[int]] = {}
     for label, value in zip(catalogue.labels, pixels, strict=True):
         by_class.setdefault(catalogue.classes[label], set()).add(value)
@@ -462,14 +462,14 @@ def test_files_that_vanish(tmp_path: Path) -> None:
     with pytest.raises(KedgeError, match=r"2\.png: cannot be read"):
         folder_reader.FolderReader().read(tree)
     with pytest.raises(KedgeError, match=r"2\.png: cannot be read"):
-        tree.read("ant/2.png")
+        tree.read_bytes("ant/2.png")
 
 
 def test_one_file(tmp_path: Path) -> None:
     made(tmp_path, "a.pkl", "b.pkl")
     tree = open_tree(tmp_path / "a.pkl")
     assert tree.names == ("a.pkl",)
-    assert tree.local("a.pkl") == tmp_path / "a.pkl"
+    assert tree.local_path("a.pkl") == tmp_path / "a.pkl"
     assert FolderTree(tmp_path, ()).names == ()
 
 
@@ -482,9 +482,9 @@ def test_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf\xc3\xa9")
     (tmp_path / "b.txt").write_bytes(b"\xff")
     tree = open_tree(tmp_path)
-    assert tree.text("a.txt") == "é"
+    assert tree.read_text("a.txt") == "é"
     with pytest.raises(KedgeError, match=r"b\.txt: this text is not UTF-8; save it so"):
-        tree.text("b.txt")
+        tree.read_text("b.txt")
 
 
 def test_very_deep_folders(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def read(path: Path, reader: Reader) -> ImageIndex:
 
 def contents(catalogue: ImageIndex) -> set[tuple[str, str, int]]:
     """Part, class and colour of every image."""
-    pictures = catalogue.pictures.fetch(range(len(catalogue)))
+    pictures = catalogue.images.fetch(range(len(catalogue)))
     parts = [catalogue.parts[k] for k in catalogue.part] if catalogue.parts else [""] * 10**4
     return {
         (part, catalogue.classes[label], int(decode(picture, ImageSpec(8, 1)).mean().round()))
@@ -183,7 +183,7 @@ def test_ravi_by_rank_in_the_folders_of_imagenet(tmp_path: Path, below: str, alo
         ("train", "n01532829", 30),
         ("train", "n01558993", 150),
     }
-    assert "n01532829_10.JPEG" in {catalogue.pictures.name(i).rpartition("/")[2] for i in range(3)}
+    assert "n01532829_10.JPEG" in {catalogue.images.name(i).rpartition("/")[2] for i in range(3)}
     assert catalogue.remarks == (
         "2 images that are listed are not there and were left out, the first is "
         "n0155899300000006.jpg",
@@ -653,7 +653,7 @@ def test_omniglot(omniglot: Path, zipped: tuple[str, ...] | str, inner: str) -> 
         assert (catalogue.image_size, catalogue.inverted) == (28, True)
         assert catalogue.parts == ("train", "test")
         assert catalogue.remarks == ()
-        assert "1573_01.png" in catalogue.pictures.name(3)
+        assert "1573_01.png" in catalogue.images.name(3)
 
 
 @pytest.mark.parametrize("inner", ["", "bare"])
@@ -726,7 +726,7 @@ def test_the_real_omniglot() -> None:
     assert set(catalogue.counts.tolist()) == {20}
     assert [len(catalogue.classes_of(part)) for part in catalogue.parts] == [964, 659]
     assert catalogue.remarks == ()
-    first, last = catalogue.pictures.fetch([0, len(catalogue) - 1])
+    first, last = catalogue.images.fetch([0, len(catalogue) - 1])
     for half, picture in (("images_background", first), ("images_evaluation", last)):
         with zipfile.ZipFile(SHARED / f"{half}.zip") as archive:
             names = [n for n in archive.namelist() if n.endswith(".png")]

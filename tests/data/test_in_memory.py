@@ -30,7 +30,7 @@ LABELS = [2, 0, 1, 1, 0, 2]
 
 def images(found: ImageIndex, n_channels: int = 3) -> list[np.ndarray]:
     """Height×width×channels, as they come out in the end."""
-    pictures = found.pictures.fetch(range(len(found)))
+    pictures = found.images.fetch(range(len(found)))
     return [decode(picture, ImageSpec(8, n_channels)).transpose(1, 2, 0) for picture in pictures]
 
 
@@ -111,14 +111,14 @@ def test_layouts(given: Any, expected: np.ndarray) -> None:
 def test_all_values_survive_floats() -> None:
     every = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     found = index_in_memory((torch.from_numpy(every) / 255, [0]))
-    assert np.array_equal(next(found.pictures.fetch([0])), every[0])
+    assert np.array_equal(next(found.images.fetch([0])), every[0])
 
 
 def test_narrow_images_are_ambiguous_and_follow_the_kind() -> None:
     """3×8×3 pixels or channels: arrays have channels last, tensors first."""
     given = RNG.integers(0, 256, (2, 3, 8, 3), dtype=np.uint8)
-    array = next(index_in_memory((given, [0, 1])).pictures.fetch([0]))
-    tensor = next(index_in_memory((torch.from_numpy(given), [0, 1])).pictures.fetch([0]))
+    array = next(index_in_memory((given, [0, 1])).images.fetch([0]))
+    tensor = next(index_in_memory((torch.from_numpy(given), [0, 1])).images.fetch([0]))
     assert np.array_equal(array, given[0])
     assert np.array_equal(tensor, given[0].transpose(1, 2, 0))
 
@@ -168,10 +168,10 @@ def test_paths(tmp_path: Path) -> None:
     for given in (files, [str(file) for file in files], np.array([str(file) for file in files])):
         found = index_in_memory((given, LABELS))
         assert same(found, COLOUR)
-        assert found.pictures.name(3) == str(files[3])
+        assert found.images.name(3) == str(files[3])
     files[2].unlink()
     found = index_in_memory((files, LABELS))
-    assert [p == b"" for p in found.pictures.fetch(range(6))] == [False] * 2 + [True] + [False] * 3
+    assert [p == b"" for p in found.images.fetch(range(6))] == [False] * 2 + [True] + [False] * 3
     assert "is not there" in sentence(([tmp_path / "no.png"], [0]))
 
 
@@ -181,7 +181,7 @@ def test_images_of_different_sizes() -> None:
     ragged[:] = given
     for some in (given, ragged):
         found = index_in_memory((some, [0, 1, 0]))
-        pictures = list(found.pictures.fetch(range(3)))
+        pictures = list(found.images.fetch(range(3)))
         assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
 
 
@@ -224,8 +224,8 @@ def test_mapping(tmp_path: Path) -> None:
     assert named(found) == ["cat"] * 2 + ["ant"] * 4
     assert same(found, COLOUR)
     assert found.remarks == ("1 class has no image and was left out: none",)
-    assert found.pictures.name(1) == "image of 'cat', 1"
-    assert found.pictures.name(5) == str(path)
+    assert found.images.name(1) == "image of 'cat', 1"
+    assert found.images.name(5) == str(path)
     assert index_in_memory({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
 
 
@@ -245,7 +245,7 @@ def test_labels_at_hand_are_not_asked_for(attribute: str, kind: Callable[[Any], 
     assert named(found)[:4] == ["b", "c", "a", "b"]
     assert same(found, np.concatenate([COLOUR] * 100))
     assert found.remarks == ()
-    assert found.pictures.name(17) == "item 17"
+    assert found.images.name(17) == "item 17"
 
 
 @pytest.mark.parametrize("label", [int, str, np.int64, np.array, torch.tensor])
@@ -300,15 +300,15 @@ def test_items_that_raise() -> None:
     items: list[Any] = [(image, i) for image, i in zip(COLOUR, LABELS, strict=True)] * 4
     items[0], items[7] = OSError("truncated"), ValueError("broken")
     at_hand = index_in_memory(DataSet(items, targets=LABELS * 4))
-    pictures = list(at_hand.pictures.fetch(range(24)))
+    pictures = list(at_hand.images.fetch(range(24)))
     assert [i for i, picture in enumerate(pictures) if isinstance(picture, bytes)] == [0, 7]
     asked = index_in_memory(DataSet(items))
     assert len(asked) == 22
     assert asked.remarks == (
         "2 items cannot be had and were left out, the first is item 0 (OSError)",
     )
-    assert asked.pictures.name(0) == "item 1"
-    assert np.array_equal(next(asked.pictures.fetch([6])), COLOUR[2])
+    assert asked.images.name(0) == "item 1"
+    assert np.array_equal(next(asked.images.fetch([6])), COLOUR[2])
 
 
 def test_random_transforms_are_named() -> None:
@@ -403,7 +403,7 @@ def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
     """A mapped array, of which the file is empty."""
     mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(12_000, 84, 84, 3))
     found = index_in_memory((mapped, np.arange(12_000) % 7))
-    (picture,) = found.pictures.fetch([11_999])
+    (picture,) = found.images.fetch([11_999])
     assert isinstance(picture, np.ndarray)
     assert np.shares_memory(picture, mapped)
 
@@ -541,7 +541,7 @@ def test_originals_are_inverted_as_files_are(tmp_path: Path, kind: str) -> None:
     given = originals(kind, tmp_path)
     data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
     for source in ({"?": given}, (given, [0] * 6), data_set, Subset(data_set, range(6))):
-        table = open_images(source, look=NEGATIVE)
+        table = open_images(source, spec=NEGATIVE)
         assert np.array_equal(table.images[:, 0].numpy(), 255 - GREY)
         assert table.inverted
 
@@ -551,12 +551,12 @@ def test_arrays_are_not_inverted_again() -> None:
     for given in (GREY, tensor, list(GREY), list(tensor), tensor / 255):
         data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
         for source in ({"?": given}, (given, [0] * 6), data_set):
-            table = open_images(source, look=NEGATIVE)
+            table = open_images(source, spec=NEGATIVE)
             assert np.array_equal(table.images[:, 0].numpy(), GREY)
     clear = np.zeros((8, 8, 4), np.uint8)  # laid on white, and white it stays
-    assert (open_images({"?": [clear]}, look=NEGATIVE).images == 255).all()
+    assert (open_images({"?": [clear]}, spec=NEGATIVE).images == 255).all()
     mixed = {"array": GREY[:1], "picture": [Image.fromarray(GREY[0])]}
-    array, picture = open_images(mixed, look=NEGATIVE).images[:, 0].numpy()
+    array, picture = open_images(mixed, spec=NEGATIVE).images[:, 0].numpy()
     assert np.array_equal(array, 255 - picture)
 
 
@@ -577,4 +577,4 @@ def test_names_that_differ_in_blanks_or_accents_are_one_class() -> None:
         assert found.classes == ("ant", "caf\u00e9")
         assert named(found) == ["caf\u00e9"] * 2 + ["ant"] + ["caf\u00e9"] * 3
         assert found.remarks[0].endswith("their images were joined: caf\u00e9")
-        assert found.only({"cafe\u0301"}).classes == ("caf\u00e9",)
+        assert found.select_classes({"cafe\u0301"}).classes == ("caf\u00e9",)

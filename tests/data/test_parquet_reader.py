@@ -74,7 +74,7 @@ def read(path: Path) -> ImageIndex:
 
 def values(found: ImageIndex, numbers: Sequence[int] | None = None) -> list[int | None]:
     """By their colour; None for those that are unreadable."""
-    pictures = found.pictures.fetch(range(len(found)) if numbers is None else numbers)
+    pictures = found.images.fetch(range(len(found)) if numbers is None else numbers)
     return [int(decode(p, ImageSpec(4, 3))[0, 0, 0]) if p != b"" else None for p in pictures]
 
 
@@ -108,7 +108,7 @@ def test_shards_of_a_split(tmp_path: Path) -> None:
     assert parts == ["test"] * 2 + ["train"] * 7 + ["val"]
     assert named(found) == [NAMES[i] for i in (2, 0, 0, 1, 2, 3, 0, 1, 1, 3)]
     assert found.remarks == ()
-    assert "train-00000-of-00002.parquet, row 3" in found.pictures.name(5)
+    assert "train-00000-of-00002.parquet, row 3" in found.images.name(5)
     assert found.classes_of("val") == ("dog",)
 
 
@@ -244,7 +244,7 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
     assert values(found, [1, 3]) == [12, 16]
     assert found.parts == ("train",)
     assert found.remarks == ("5 images have no label, or none of a class, and were left out",)
-    assert found.pictures.name(2) == f"{path}, row 5"
+    assert found.images.name(2) == f"{path}, row 5"
     texts = read(write(tmp_path / "text" / "x.parquet", ["a", None, " ", "b"], metadata={}))
     assert named(texts) == ["a", "b"]
     assert values(texts) == [0, 3]
@@ -262,7 +262,7 @@ def test_images_without_bytes_are_unreadable(tmp_path: Path) -> None:
     columns = {"image": images, "label": pa.array([0, 1, 2, 3, 0])}
     found = read(write(tmp_path / "x.parquet", [], columns=columns))
     assert len(found) == 5
-    pictures = list(found.pictures.fetch(range(5)))
+    pictures = list(found.images.fetch(range(5)))
     assert pictures == [png(0), b"", b"", b"junk", png(4)]
 
 
@@ -309,7 +309,7 @@ def test_row_groups_that_are_not_asked_for_are_not_read(
 
 def test_two_at_a_time(tmp_path: Path) -> None:
     found = read(write(tmp_path / "x.parquet", [0] * 20, rows=7))
-    one, two = found.pictures.fetch(range(20)), found.pictures.fetch(range(0, 20, 2))
+    one, two = found.images.fetch(range(20)), found.images.fetch(range(0, 20, 2))
     pairs = list(zip(one, two, strict=False))
     assert [a for a, _ in pairs] == [png(i) for i in range(10)]
     assert [b for _, b in pairs] == [png(2 * i) for i in range(10)]
@@ -349,7 +349,7 @@ def test_one_large_row_group_does_not_fill_the_memory(tmp_path: Path) -> None:
         before = most()
         for start in range(0, len(found), 64):
             numbers = range(start, min(start + 64, len(found)))
-            for i, picture in zip(numbers, found.pictures.fetch(numbers), strict=True):
+            for i, picture in zip(numbers, found.images.fetch(numbers), strict=True):
                 assert len(picture) == 20_001 and picture[0] == i % 250
         print(most() - before)
     """
@@ -528,7 +528,7 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
                 refused += 1
                 assert str(error).endswith(".") and "\\n" not in str(error), error
                 continue
-            pictures = list(found.pictures.fetch(range(len(found))))
+            pictures = list(found.images.fetch(range(len(found))))
             assert len(pictures) == len(found) and all(type(p) is bytes for p in pictures)
         print(refused)
     """
@@ -550,6 +550,6 @@ def test_tiny_imagenet() -> None:
     assert np.bincount(found.part).tolist() == [100_000, 10_000]
     assert found.remarks == ()
     numbers = [0, 1, 999, 1000, 54_321, 99_999, 100_000, 109_999]
-    images = [decode(picture, ImageSpec(64, 3)) for picture in found.pictures.fetch(numbers)]
+    images = [decode(picture, ImageSpec(64, 3)) for picture in found.images.fetch(numbers)]
     assert [image.shape for image in images] == [(3, 64, 64)] * len(numbers)
     assert len({image.tobytes() for image in images}) == len(numbers)

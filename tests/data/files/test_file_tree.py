@@ -116,16 +116,16 @@ def test_class_folders_are_read_in_place(tmp_path: Path, ending: str) -> None:
     path = pack(tmp_path / f"x{ending}", GOOD)
     tree = open_tree(path)
     assert tree.names == tuple(GOOD)
-    assert {name: tree.read(name) for name in reversed(GOOD)} == GOOD
-    assert tree.text("wrap/notes.txt") == "text"
+    assert {name: tree.read_bytes(name) for name in reversed(GOOD)} == GOOD
+    assert tree.read_text("wrap/notes.txt") == "text"
     assert tree.remarks == ()
     catalogue = FolderReader().read(tree)
     assert catalogue.classes == ("ant", "bat")
     assert catalogue.labels.tolist() == [0, 0, 1]
-    pixels = [decode(p, ImageSpec(8, 1)) for p in catalogue.pictures.fetch([0, 1, 2])]
+    pixels = [decode(p, ImageSpec(8, 1)) for p in catalogue.images.fetch([0, 1, 2])]
     assert [np.unique(p).tolist() for p in pixels] == [[10], [20], [30]]
     with pytest.raises(KedgeError, match="unpack it first"):
-        tree.local("wrap/notes.txt")
+        tree.local_path("wrap/notes.txt")
 
 
 @pytest.mark.parametrize(("real", "called"), [(".tar.gz", ".tar"), (".tar", ".tgz")])
@@ -150,7 +150,7 @@ def test_ending_need_not_be_right(tmp_path: Path, real: str, called: str) -> Non
 def test_names_in_every_format_of_tar(tmp_path: Path, format: int, name: str) -> None:
     tree = open_tree(pack(tmp_path / "x.tar", {name: b"1", "last": b"2" * 513}, format))
     assert tree.names == (name.removeprefix("./"), "last")
-    assert (tree.read(tree.names[0]), tree.read("last")) == (b"1", b"2" * 513)
+    assert (tree.read_bytes(tree.names[0]), tree.read_bytes("last")) == (b"1", b"2" * 513)
 
 
 def test_very_long_name_in_tar(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_stamp_follows_the_archive(tmp_path: Path, ending: str) -> None:
 def test_backslashes_of_windows(tmp_path: Path) -> None:
     files = {name.replace("/", "\\"): content for name, content in GOOD.items()}
     tree = open_tree(pack(tmp_path / "x.zip", files))
-    assert {name: tree.read(name) for name in tree.names} == GOOD
+    assert {name: tree.read_bytes(name) for name in tree.names} == GOOD
 
 
 def test_hidden_members_do_not_count(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_names_that_occur_twice(tmp_path: Path, ending: str) -> None:
                 tar.addfile(info, io.BytesIO(content))
     tree = open_tree(path)
     assert tree.names == ("ant/2.png", "ant/1.png")
-    assert tree.read("ant/1.png") == b"new"
+    assert tree.read_bytes("ant/1.png") == b"new"
     assert tree.remarks == (
         "1 name occurs more than once in the archive and the last counts: ant/1.png",
     )
@@ -307,7 +307,7 @@ def test_damaged_anywhere(tmp_path: Path, ending: str) -> None:
         path.write_bytes(spoilt)
         with suppress(KedgeError):
             tree = open_tree(path)
-            assert all(isinstance(tree.picture(name), bytes) for name in tree.names)
+            assert all(isinstance(tree.image(name), bytes) for name in tree.names)
 
 
 @pytest.mark.parametrize("ending", KINDS)
@@ -337,7 +337,7 @@ def test_wrong_checksum_of_one_image(tmp_path: Path) -> None:
     spoilt[spoilt.index(GOOD["wrap/ant/2.png"]) + 45] ^= 1
     path.write_bytes(spoilt)
     catalogue = FolderReader().read(open_tree(path))
-    pictures = list(catalogue.pictures.fetch([0, 1, 2]))
+    pictures = list(catalogue.images.fetch([0, 1, 2]))
     assert pictures == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
     with pytest.raises(KedgeError, match=r"wrap/ant/2\.png in it is damaged"):
         open_tree(path).read("wrap/ant/2.png")
@@ -349,7 +349,7 @@ def test_archive_that_vanishes_or_shrinks(tmp_path: Path) -> None:
         tree = open_tree(path)
         with open(path, "r+b") as file:
             file.truncate(600 if ending == ".tar" else 40)
-        assert tree.picture("wrap/bat/1.png") == b""
+        assert tree.image("wrap/bat/1.png") == b""
 
 
 def patched(path: Path, change: Callable[[bytearray, int, int], None]) -> Path:
@@ -405,7 +405,7 @@ def test_bomb_that_claims_little(tmp_path: Path, claimed: int) -> None:
     path = pack(tmp_path / "x.zip", {"ant/1.png": bytes(100 << 20)})
     tree = open_tree(patched(path, lie))
     with harmless():
-        assert tree.picture("ant/1.png") == b""
+        assert tree.image("ant/1.png") == b""
 
 
 def test_members_that_overlap(tmp_path: Path) -> None:
@@ -543,9 +543,9 @@ def test_images_that_are_too_large_are_unreadable(
     monkeypatch.setattr(archives, "LARGEST_MEMBER", 1000)
     for ending in (".zip", ".tar"):
         tree = open_tree(pack(tmp_path / f"x{ending}", {"a/1.png": bytes(1001), "a/2.png": b"1"}))
-        assert [tree.picture(name) for name in tree.names] == [b"", b"1"]
+        assert [tree.image(name) for name in tree.names] == [b"", b"1"]
         with pytest.raises(KedgeError, match=r"a/1\.png in it has 1001 bytes"):
-            tree.read("a/1.png")
+            tree.read_bytes("a/1.png")
 
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
@@ -558,4 +558,4 @@ def test_archives_of_tar_itself(tmp_path: Path, option: str) -> None:
     command = ["tar", option, "-cf", str(tmp_path / "x.tar"), "-C", str(tmp_path / "made"), "wrap"]
     subprocess.run(command, check=True)
     tree = open_tree(tmp_path / "x.tar")
-    assert {name: tree.read(name) for name in tree.names} == GOOD
+    assert {name: tree.read_bytes(name) for name in tree.names} == GOOD

@@ -1,4 +1,4 @@
-"""Files below one place: a folder, a .zip or a .tar, all listed and read in the same way."""
+"""The files of a folder, a .zip or a .tar, all listed and read in the same way."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from kedge.data.decode import Picture, looks_like_other_image
-from kedge.data.files.archives import (
-    LARGEST_MEMBER,
-    Archive,
-    Tar,
-    Zip,
-    is_hidden,
-)
+from kedge.data.decode import RawImage, looks_like_unsupported_image
+from kedge.data.files.archives import LARGEST_MEMBER, Archive, Tar, Zip, is_hidden
 from kedge.errors import KedgeError
-from kedge.utils.text import left_out, shown
+from kedge.utils.text import display_name, skipped_remark
 
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
-MOST_VISITS = 64  # to one folder by different links: more is a maze and not a split
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
+MAX_VISITS = 64  # to one folder by different links: more are a maze and no split
 
 
 class FileTree(ABC):
-    """`names` are relative, with '/', in the order in which they are best read.
+    """All files below a path, without hidden ones.
 
-    Hidden files do not count. `remarks` say what was left out.
+    `names` are relative paths with '/', in the order in which they are read fastest; `remarks` tell
+    the user what was skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,73 +30,70 @@ class FileTree(ABC):
         self.remarks: tuple[str, ...] = ()
 
     @abstractmethod
-    def picture(self, name: str) -> Picture:
-        """To be decoded. Of an archive, what cannot be read is empty."""
+    def image(self, name: str) -> RawImage:
+        """The undecoded image; `b""` for a damaged member of an archive."""
 
     @abstractmethod
-    def read(self, name: str) -> bytes:
-        """All bytes of a small file: a list of classes, say."""
+    def read_bytes(self, name: str) -> bytes:
+        """The content of a small file, such as a list of classes."""
 
     @abstractmethod
-    def local(self, name: str) -> Path:
-        """The file itself, for formats that must be mapped; not to be had of an archive."""
+    def local_path(self, name: str) -> Path:
+        """The path of a file that must be mapped; a `KedgeError` for members of an archive."""
 
     @abstractmethod
     def stamp(self, name: str) -> str:
-        """Changes when the file does."""
+        """A text that changes when the file changes."""
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         try:
-            return self.read(name).decode("utf-8-sig")
+            return self.read_bytes(name).decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise KedgeError(f"{self.path / name}: this text is not UTF-8; save it so.") from None
+            raise KedgeError(f"{self.path / name}: not UTF-8; save it as UTF-8.") from None
 
 
 def open_tree(path: Path) -> FileTree:
-    """Of a folder, of an archive, or of one file that stands alone."""
+    """The tree of a folder or an archive; for another file, a tree with that file alone."""
     if path.is_dir():
         return FolderTree(path)
     if path.name.lower().endswith(".zip"):
         return ArchiveTree(Zip(path))
-    if path.name.lower().endswith(ARCHIVES):
+    if path.name.lower().endswith(TAR_SUFFIXES):
         return ArchiveTree(Tar(path))
     return FolderTree(path.parent, (path.name,))
 
 
 def unsupported_image_types(names: Iterable[str]) -> tuple[str, ...]:
-    """A remark on those files that are images, it seems, but of no type that is read here."""
-    return left_out(
-        [name for name in names if looks_like_other_image(name)],
-        "file is of no known image type",
-        "files are of no known image type",
-    )
+    """A remark on image files of a type that kedge does not read."""
+    files = [name for name in names if looks_like_unsupported_image(name)]
+    return skipped_remark(files, "file", "unsupported image type")
 
 
 class FolderTree(FileTree):
-    """All files below a folder, or only some of them."""
+    """All files below a folder, or only those named in `only`."""
 
     def __init__(self, path: Path, only: tuple[str, ...] | None = None) -> None:
         super().__init__(path)
-        self._root = str(path)  # of a million files, no Path is made for each
-        self.names = self._listed() if only is None else only
+        self._root = str(path)  # a Path for each of a million files would be slow
+        self.names = self._walk() if only is None else only
 
-    def _listed(self) -> tuple[str, ...]:
-        """Links to folders are followed, as splits are often made of them, but not in circles."""
+    def _walk(self) -> tuple[str, ...]:
+        """Follows links to folders, of which splits are often made, but not in circles."""
         names: list[str] = []
         broken: list[str] = []
         empty: list[str] = []
-        circles: list[str] = []
+        circular: list[str] = []
         visits: Counter[tuple[int, int]] = Counter()
-        # Upper folders first: if there are too many ways to one, the short ones count.
-        waiting: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])
-        while waiting:
-            folder, above = waiting.popleft()
-            here, entries = self._entries(folder)
-            visits[here] += 1
-            if here in above or visits[here] > MOST_VISITS:
-                circles.append(folder.rstrip("/"))
+        # Breadth first: if there are too many ways to one folder, the short ones are kept.
+        queue: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])
+        while queue:
+            folder, parents = queue.popleft()
+            inode, entries = self._scan(folder)
+            visits[inode] += 1
+            if inode in parents or visits[inode] > MAX_VISITS:
+                circular.append(folder.rstrip("/"))
                 continue
-            within, any_file = [], False
+            subfolders, has_files = [], False
             for entry in entries:
                 if is_hidden(entry.name):
                     continue
@@ -109,74 +101,72 @@ class FolderTree(FileTree):
                 try:
                     name.encode()
                     if entry.is_dir():
-                        within.append(f"{name}/")
+                        subfolders.append(f"{name}/")
                     elif entry.is_file():
                         names.append(name)
-                        any_file = True
+                        has_files = True
                     elif entry.is_symlink():
                         broken.append(name)
                 except UnicodeEncodeError:
-                    full = os.path.join(self._root, name)
-                    raise KedgeError(f"{full!a}: this name is not UTF-8; rename it.") from None
-                except OSError:  # a link to itself, or to what may not be seen
+                    path = os.path.join(self._root, name)
+                    raise KedgeError(f"{path!a}: this name is not UTF-8; rename it.") from None
+                except OSError:  # a link to itself, or no permission
                     broken.append(name)
-            waiting.extend((name, (*above, here)) for name in sorted(within))
-            if folder and not within and not any_file:
+            queue.extend((name, (*parents, inode)) for name in sorted(subfolders))
+            if folder and not subfolders and not has_files:
                 empty.append(folder.rstrip("/"))
         self.remarks = (
-            *left_out(sorted(broken), "link leads nowhere", "links lead nowhere"),
-            *left_out(
-                circles,
-                "folder is reached by links in circles",
-                "folders are reached by links in circles",
-            ),
-            *left_out(sorted(empty), "folder is empty", "folders are empty"),
+            *skipped_remark(sorted(broken), "link", "broken"),
+            *skipped_remark(circular, "folder", "links in a circle"),
+            *skipped_remark(sorted(empty), "folder", "empty"),
         )
         return tuple(sorted(names))
 
-    def _entries(self, folder: str) -> tuple[tuple[int, int], list[os.DirEntry[str]]]:
-        place = os.path.join(self._root, folder)
+    def _scan(self, folder: str) -> tuple[tuple[int, int], list[os.DirEntry[str]]]:
+        """Device and inode of a folder, and its entries."""
+        path = os.path.join(self._root, folder)
         try:
-            info = os.stat(place)
-            with os.scandir(place) as entries:
+            info = os.stat(path)
+            with os.scandir(path) as entries:
                 return (info.st_dev, info.st_ino), list(entries)
         except OSError as error:
-            raise KedgeError(f"{shown(place)}: cannot be read ({error.strerror}).") from None
+            raise _unreadable(display_name(path), error) from None
 
-    def picture(self, name: str) -> Picture:
+    def image(self, name: str) -> RawImage:
         return self.path / name
 
-    def read(self, name: str) -> bytes:
-        place = self.path / name
+    def read_bytes(self, name: str) -> bytes:
+        path = self.path / name
         try:
-            with open(place, "rb") as file:
+            with open(path, "rb") as file:
                 content = file.read(LARGEST_MEMBER + 1)
         except OSError as error:
-            raise KedgeError(f"{place}: cannot be read ({error.strerror}).") from None
+            raise _unreadable(path, error) from None
         if len(content) > LARGEST_MEMBER:
-            raise KedgeError(
-                f"{place}: larger than {LARGEST_MEMBER >> 20} MiB, which is too large."
-            )
+            raise KedgeError(f"{path}: too large, at most {LARGEST_MEMBER >> 20} MiB can be read.")
         return content
 
-    def local(self, name: str) -> Path:
+    def local_path(self, name: str) -> Path:
         return self.path / name
 
     def stamp(self, name: str) -> str:
         try:
-            info = os.stat(os.path.join(self._root, name))
+            return _stamp(os.stat(os.path.join(self._root, name)))
         except OSError as error:
-            raise KedgeError(f"{self.path / name}: cannot be read ({error.strerror}).") from None
-        return _stamp(info)
+            raise _unreadable(self.path / name, error) from None
+
+
+def _unreadable(path: str | Path, error: OSError) -> KedgeError:
+    return KedgeError(f"{path}: cannot be read ({error.strerror}).")
 
 
 def _stamp(info: os.stat_result) -> str:
-    """A file that was put in the place of another has its size and time, perhaps, but not these."""
+    """Also changes if a file is replaced by one of the same size and modification time."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
 
 
 class ArchiveTree(FileTree):
-    """The members of an archive, which stays packed."""
+    """The members of an archive, which is never unpacked to disk."""
 
     def __init__(self, archive: Archive) -> None:
         super().__init__(archive.path)
@@ -184,16 +174,16 @@ class ArchiveTree(FileTree):
         self.names, self.remarks = archive.names, archive.remarks
         self._stamp = _stamp(os.stat(self.path))
 
-    def picture(self, name: str) -> Picture:
+    def image(self, name: str) -> RawImage:
         try:
-            return self.read(name)
+            return self.read_bytes(name)
         except KedgeError:
             return b""
 
-    def read(self, name: str) -> bytes:
+    def read_bytes(self, name: str) -> bytes:
         return self._archive.content(name)
 
-    def local(self, name: str) -> Path:
+    def local_path(self, name: str) -> Path:
         raise KedgeError(f"{self.path}: {name} cannot be read within an archive; unpack it first.")
 
     def stamp(self, name: str) -> str:

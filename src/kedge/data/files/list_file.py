@@ -1,4 +1,8 @@
-"""Lists of images and their classes: CSV with a header, or JSON Lines, as people write them."""
+"""Lists of images and their classes: CSV with a header, or JSON Lines.
+
+Columns may have any of the usual names, see `IMAGE_COLUMNS` and below. A new column gets a tuple of
+names here, a field in `ListRow`, and is filled in by `read_rows`.
+"""
 
 from __future__ import annotations
 
@@ -12,76 +16,79 @@ from typing import NamedTuple
 
 from kedge.data.files.file_tree import FileTree, FolderTree
 from kedge.errors import KedgeError
-from kedge.utils.text import shown
+from kedge.utils.text import display_name
 
-ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", *JSON_SUFFIXES)
 SEPARATORS = (",", ";", "\t")
-HEAD = 1 << 16  # bytes that are looked at to tell a list from other tables
-# Of several columns the first counts: names say more than numbers, which "label" often holds.
-IMAGE = (
+HEAD_BYTES = 1 << 16  # read to tell a list of images from other tables
+# The first of these columns that a list has is used. Names come before "label", often a number.
+IMAGE_COLUMNS = (
     *("filename", "file_name", "file", "path", "file_path", "filepath", "filepaths"),
     *("image", "image_name", "image_path", "image_file", "img", "img_path"),
 )
-CLASS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
-PART = ("split", "part", "subset", "partition", "set", "data_set")
+CLASS_COLUMNS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
+PART_COLUMNS = ("split", "part", "subset", "partition", "set", "data_set")
 
 
-class Row(NamedTuple):
-    """What is empty was not given."""
+class ListRow(NamedTuple):
+    """One image of a list; cells that are missing are empty."""
 
     line: int
     image: str
-    name: str  # of the class
+    class_name: str
     part: str
 
 
 def is_list(name: str) -> bool:
-    return name.lower().endswith(ENDINGS)
+    return name.lower().endswith(SUFFIXES)
 
 
-def rows(text: str, path: Path) -> Iterator[Row]:
-    """All rows; a `KedgeError` where this is no list, or a broken one."""
-    as_json = path.name.lower().endswith(ENDINGS[2:])
+def read_rows(text: str, path: Path) -> Iterator[ListRow]:
+    """All rows; a `KedgeError` if the file is damaged or lacks an image or class column."""
+    is_json = path.name.lower().endswith(JSON_SUFFIXES)
     columns: dict[str, object] = {}
-    usable, waiting = False, list[Row]()  # a JSON object may lack what a later one has
-    for line, record in _objects(text, path) if as_json else _records(text, path):
-        waiting.append(Row(line, _cell(record, IMAGE), _cell(record, CLASS), _cell(record, PART)))
-        if not usable:
+    has_columns, waiting = False, list[ListRow]()  # an object may lack keys that a later one has
+    for line, record in _json_records(text, path) if is_json else _csv_records(text, path):
+        cells = (_cell(record, names) for names in (IMAGE_COLUMNS, CLASS_COLUMNS, PART_COLUMNS))
+        waiting.append(ListRow(line, *cells))
+        if not has_columns:
             columns |= record
-            usable = _usable(columns)
-        if usable:
+            has_columns = _has_columns(columns)
+        if has_columns:
             yield from waiting
             waiting.clear()
     if waiting:
+        names = ", ".join(map(display_name, [*columns][:8]))
         raise KedgeError(
             f"{path}: expected a column of images (filename, path, image …) and one of classes "
-            f"(label, class, category …); its columns are: {', '.join(map(shown, [*columns][:8]))}."
+            f"(label, class, category …); its columns are: {names}."
         )
 
 
-def first_rows(tree: FileTree, name: str) -> list[Row]:
-    """Some of the rows, cheaply; none where it is no list of images and classes."""
-    found: list[Row] = []
+def peek_rows(tree: FileTree, name: str) -> list[ListRow]:
+    """The rows in the first bytes of a file; empty if it is no list of images and classes."""
+    rows: list[ListRow] = []
     try:
         if isinstance(tree, FolderTree):
-            with open(tree.local(name), "rb") as file:
-                head = file.read(HEAD + 1)
+            with open(tree.local_path(name), "rb") as file:
+                head = file.read(HEAD_BYTES + 1)
         else:
-            head = tree.read(name)[: HEAD + 1]
-        if len(head) > HEAD:
+            head = tree.read_bytes(name)[: HEAD_BYTES + 1]
+        if len(head) > HEAD_BYTES:
             head = head[: head.rfind(b"\n") + 1]
-        found.extend(rows(head.decode("utf-8-sig"), tree.path / name))
+        rows.extend(read_rows(head.decode("utf-8-sig"), tree.path / name))
     except (KedgeError, OSError, UnicodeDecodeError):
-        pass  # what was found before counts: the head may end within a row
-    return found
+        pass  # rows before the error count: the head may end within a quoted cell
+    return rows
 
 
-def _usable(columns: Mapping[str, object] | Sequence[str]) -> bool:
-    return any(name in columns for name in IMAGE) and any(name in columns for name in CLASS)
+def _has_columns(columns: Mapping[str, object] | Sequence[str]) -> bool:
+    return all(any(n in columns for n in names) for names in (IMAGE_COLUMNS, CLASS_COLUMNS))
 
 
-def _cell(record: Mapping[str, object], columns: Sequence[str]) -> str:
-    value = next((record[name] for name in columns if name in record), "")
+def _cell(record: Mapping[str, object], names: Sequence[str]) -> str:
+    value = next((record[name] for name in names if name in record), "")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value.strip() if isinstance(value, str) else ""
@@ -91,25 +98,24 @@ def _column(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
-def _records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+def _csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Line numbers and cells by column; the bare header if it lacks a column that is needed."""
     header_line = re.split("[\r\n]", text.lstrip(), maxsplit=1)[0]
-    separator = next((s for s in SEPARATORS if _usable(_header(header_line, s))), ",")
+    separator = next((s for s in SEPARATORS if _has_columns(_header(header_line, s))), ",")
     table = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     columns: list[str] = []
     try:
         for row in table:
             if columns and row:
-                given = dict(zip(columns, row, strict=False))  # a row may lack the last cells
-                yield table.line_num, {**dict.fromkeys(columns, ""), **given}
+                cells = dict(zip(columns, row, strict=False))  # a row may lack the last cells
+                yield table.line_num, {**dict.fromkeys(columns, ""), **cells}
             elif row:
                 columns = [_column(name) for name in row]
-                if not _usable(columns):
+                if not _has_columns(columns):
                     yield table.line_num, dict.fromkeys(columns)
                     return
     except csv.Error as error:
-        raise KedgeError(
-            f"{path}: line {table.line_num} is no line of a CSV file ({error})."
-        ) from None
+        raise KedgeError(f"{path}: line {table.line_num} is not valid CSV ({error}).") from None
 
 
 def _header(line: str, separator: str) -> list[str]:
@@ -119,17 +125,17 @@ def _header(line: str, separator: str) -> list[str]:
         return []
 
 
-def _objects(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError):
-            entry = None
-        if not isinstance(entry, dict):
+            record = None
+        if not isinstance(record, dict):
             raise KedgeError(
-                f"{path}: line {number} is no JSON object; expected one in each line, such as "
+                f"{path}: line {number} is no JSON object; expected one per line, such as "
                 '{"path": "a.png", "class": "cat"}.'
             )
-        yield number, {_column(key): value for key, value in entry.items()}
+        yield number, {_column(key): value for key, value in record.items()}

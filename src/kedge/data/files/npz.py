@@ -1,7 +1,7 @@
 """Images in an .npz, which may be larger than the memory.
 
-NumPy would load all of them. Here an array that is stored as it is gets mapped, and one that is
-deflated is read from front to back, an image at a time.
+NumPy would load all of them. Here an uncompressed array is mapped, and a compressed one is read
+from front to back, one image at a time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from kedge.data.decode import MOST_PIXELS, Picture
+from kedge.data.decode import MOST_PIXELS, RawImage
 from kedge.data.files.sniff import reject_failed_download
 from kedge.data.index import ArrayImages, ImageSource
 from kedge.errors import KedgeError
 
-LOCAL_HEADER = struct.Struct("<4s22x2H")  # its signature, and how long the two texts after it are
+LOCAL_HEADER = struct.Struct("<4s22x2H")  # signature, and lengths of two texts
 LONGEST_HEADER = 1 << 16
-# What NumPy writes. The text is a piece of Python, which is matched here and not evaluated.
+# The header that NumPy writes is a Python literal; it is matched here, not evaluated.
 ARRAY_HEADER = re.compile(
     rb"\s*\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
     rb"\s*'shape':\s*\(([\dL, ]*)\),?\s*\}\s*"
@@ -44,13 +44,13 @@ DAMAGED = (
 
 @runtime_checkable
 class Stream(Protocol):
-    """All that is used of a file."""
+    """The only method of a file that is used here."""
 
     def read(self, n: int, /) -> bytes: ...
 
 
 def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
-    """Those of one array in the file."""
+    """The images of one array in the file, as RGB; `bgr` tells that the file has BGR."""
     reject_failed_download(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -61,38 +61,38 @@ def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
                 raise KedgeError(f"{path}: expected an array '{key}' in it but found {has:.200}.")
             if member.flag_bits & 1 or member.compress_type not in (0, zipfile.ZIP_DEFLATED):
                 raise KedgeError(
-                    f"{path}: '{key}' is packed in a way that NumPy does not use; unpack it first."
+                    f"{path}: '{key}' has a compression that NumPy does not use; unpack it first."
                 )
             with archive.open(member) as file:
                 shape, fortran, start = _header(file, path, key)
             if start + math.prod(shape) != member.file_size:
                 raise KedgeError(
                     f"{path}: '{key}' should have {math.prod(shape)} bytes but has "
-                    f"{member.file_size - start}; get it again."
+                    f"{member.file_size - start}; download it again."
                 )
             if member.compress_type == zipfile.ZIP_DEFLATED:
                 if fortran:
                     raise KedgeError(
-                        f"{path}: '{key}' is compressed in an order in which no image is in one "
-                        "piece; save it again with numpy.savez."
+                        f"{path}: '{key}' is compressed in Fortran order, where images are "
+                        "interleaved; save it again with numpy.savez."
                     )
                 return DeflatedImages(path, member.filename, start, shape, bgr)
         with open(path, "rb") as raw:
             raw.seek(member.header_offset)
             signature, n, m = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
         if signature != b"PK\x03\x04":
-            raise zipfile.BadZipFile("a member is not where it should be")
+            raise zipfile.BadZipFile("a member is misplaced")
         offset = member.header_offset + LOCAL_HEADER.size + n + m + start
         mapped = np.memmap(path, np.uint8, "r", offset, shape, "F" if fortran else "C")
     except DAMAGED as error:
         raise KedgeError(
-            f"{path}: truncated or damaged, or not an .npz ({str(error)[:120]}); get it again."
+            f"{path}: truncated, damaged or not an .npz ({str(error)[:120]}); download it again."
         ) from None
     return ArrayImages([mapped], [str(path)], bgr)
 
 
 def _header(file: Stream, path: Path, key: str) -> tuple[tuple[int, ...], bool, int]:
-    """The shape of an array, whether the first axis runs fastest, and where the pixels start."""
+    """The shape of an array, whether it is in Fortran order, and where the pixels start."""
     magic = file.read(8)
     if magic[:6] != b"\x93NUMPY" or len(magic) < 8:
         raise ValueError(f"'{key}' is not an array")
@@ -101,8 +101,8 @@ def _header(file: Stream, path: Path, key: str) -> tuple[tuple[int, ...], bool, 
     content = file.read(min(length, LONGEST_HEADER))
     match = ARRAY_HEADER.fullmatch(content)
     if len(content) != length or match is None:
-        raise ValueError(f"the header of '{key}' makes no sense")
-    # More digits than these are no number of bytes, and Python is slow at reading them.
+        raise ValueError(f"the header of '{key}' is invalid")
+    # Longer numbers cannot be sizes, and Python is slow at parsing them.
     axes = [n.strip(b" L") for n in match[3].split(b",") if n.strip()]
     shape = tuple(int(n[:20] or b"0") for n in axes)
     if match[1] not in (b"|u1", b"<u1", b"u1") or len(shape) != 4 or shape[3] != 3:
@@ -117,15 +117,15 @@ def _header(file: Stream, path: Path, key: str) -> tuple[tuple[int, ...], bool, 
 
 
 class DeflatedImages(ImageSource):
-    """Read in ascending order, as they must be; to go back is to start again."""
+    """Images that are read in ascending order; going back starts from the beginning."""
 
     def __init__(
         self, path: Path, member: str, start: int, shape: tuple[int, ...], bgr: bool
     ) -> None:
         self.path, self.member, self.start, self.shape, self.bgr = path, member, start, shape, bgr
-        self._sound = shape[0]  # images before the first that cannot be read
-        # Where the last fetch stopped, for the next to go on: process, stream, number.
-        self._left: tuple[int, Stream, int] | None = None
+        self._n_readable = shape[0]  # images before the first damaged one
+        # Where the last fetch stopped, for the next to go on: process, stream, next image.
+        self._position: tuple[int, Stream, int] | None = None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -133,35 +133,35 @@ class DeflatedImages(ImageSource):
     def name(self, i: int) -> str:
         return f"{self.path}, image {i}"
 
-    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
-        left, self._left = self._left, None  # no other fetch may move the same stream
+    def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
+        position, self._position = self._position, None  # two fetches must not share a stream
         stream, at = None, 0
-        if left is not None and left[0] == os.getpid():  # a fork shares the place in the file
-            _, stream, at = left
+        if position is not None and position[0] == os.getpid():  # forks share the file's offset
+            _, stream, at = position
         size, raw = math.prod(self.shape[1:]), b""
         try:
             for i in numbers:
                 try:
                     if stream is None or i < at:
-                        stream, at = self._opened(), 0
-                    while at <= i < self._sound:
+                        stream, at = self._open(), 0
+                    while at <= i < self._n_readable:
                         raw = stream.read(size)
                         if len(raw) < size:
                             raise EOFError
                         at += 1
                 except DAMAGED:
-                    self._sound = at
-                if i >= self._sound:
+                    self._n_readable = at
+                if i >= self._n_readable:
                     yield b""
                     continue
                 image = np.frombuffer(raw, np.uint8).reshape(self.shape[1:])
                 yield image[..., ::-1] if self.bgr else image
         finally:
             if stream is not None:
-                self._left = os.getpid(), stream, at
+                self._position = os.getpid(), stream, at
 
-    def _opened(self) -> Stream:
-        with zipfile.ZipFile(self.path) as archive:  # which stays open as long as its member is
+    def _open(self) -> Stream:
+        with zipfile.ZipFile(self.path) as archive:  # stays open as long as its member
             stream = archive.open(self.member)
         stream.read(self.start)
         return stream

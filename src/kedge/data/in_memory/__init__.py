@@ -1,6 +1,6 @@
-"""What the Python API takes in place of a path: arrays, lists of images, or a data set.
+"""Objects that the Python API takes in place of a path: arrays, lists of images, data sets.
 
-Nothing is copied or kept but labels; pictures are asked for again when they are fetched.
+Only labels are copied; images are taken from their owner again when they are fetched.
 """
 
 from __future__ import annotations
@@ -13,162 +13,145 @@ from typing import Any
 
 import numpy as np
 
-from kedge.data.in_memory.dataset import of_data_set
+from kedge.data.in_memory.dataset import Contents, read_dataset
 from kedge.data.in_memory.images import (
-    GIVEN,
+    IN_MEMORY,
     InMemoryImages,
-    Some,
-    array_of,
-    content_of,
+    check_batch_shape,
+    image_digest,
     is_array,
-    refuse_batch,
+    to_numpy,
+    to_raw_image,
 )
-from kedge.data.in_memory.labels import (
-    Label,
-    fit,
-    label_of,
-    labels_of,
-    names_of,
-)
-from kedge.data.index import (
-    ImageIndex,
-    numbered,
-    spread,
-)
+from kedge.data.in_memory.labels import Label, names_cover, to_class_names, to_label, to_labels
+from kedge.data.index import ConcatImages, ImageIndex, evenly_spaced, names_of_numbers
 from kedge.errors import KedgeError
 from kedge.utils import progress
-from kedge.utils.text import counted, left_out
+from kedge.utils.text import pluralize, skipped_remark
 
-LOOKED_AT = 10_000  # images at most, for the stamp and for what is wrong with them
+MAX_DIGESTED = 10_000  # images that are read for the stamp and checked
 
 
-def index_in_memory(images: object, negative: bool = False) -> ImageIndex:
-    """Of `(images, labels)`, `(images, labels, class names)`, `{class name: images}`, or of any
-    data set with `__len__` and `__getitem__` → (image, label).
+def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex:
+    """The index of objects in memory.
 
-    What `negative` does, `GivenPictures` says.
+    Args:
+        images: `(images, labels)`, `(images, labels, class names)`, `{class name: images}`, or a
+            data set with `__len__` and `__getitem__` → (image, label).
+        arrays_inverted: see `InMemoryImages`.
     """
-    found = _found(images)
-    if negative and isinstance(found.pictures, InMemoryImages):
-        return replace(found, pictures=InMemoryImages(found.pictures.sources, negative))
-    return found
-
-
-def _found(images: object) -> ImageIndex:
-    if isinstance(images, Mapping):
-        return _of_mapping(images)
-    if isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
-        return _of_pair(*images)
-    if hasattr(images, "__len__") and hasattr(images, "__getitem__") and not is_array(images):
-        found = of_data_set(images)
-        return _catalogue(
-            found.form, [found.items], found.labels, found.names, found.remarks, found.content
-        )
-    raise KedgeError(
-        f"{GIVEN}: {type(images).__name__} is nothing that holds images and labels; expected "
-        "(images, labels), {class name: images}, or a data set with __len__ and __getitem__ → "
-        "(image, label)."
+    contents = _contents(images)
+    distinct = list(dict.fromkeys(contents.labels))
+    given = contents.names
+    names = names_of_numbers([given[x] if given and isinstance(x, int) else x for x in distinct])
+    classes = tuple(sorted(names))
+    order = {name: i for i, name in enumerate(classes)}
+    number = {label: order[name] for label, name in zip(distinct, names, strict=True)}
+    labels = np.fromiter((number[x] for x in contents.labels), np.int64, len(contents.labels))
+    digest = _digest(contents.sources) if contents.digest is None else contents.digest
+    remarks = tuple(contents.remarks)
+    if any(_has_floats(source) for source in contents.sources if len(source)):
+        remarks += ("floats from 0 to 1 were converted to whole numbers from 0 to 255",)
+    stamp = hashlib.sha256("\0".join((contents.form, *classes)).encode())
+    stamp.update(labels.tobytes() + digest)
+    sources = [replace(source, arrays_inverted=arrays_inverted) for source in contents.sources]
+    return ImageIndex(
+        IN_MEMORY,
+        contents.form,
+        classes,
+        labels,
+        ConcatImages(sources),
+        stamp.hexdigest(),
+        remarks=remarks,
     )
 
 
-def _of_pair(images: Any, labels: Any, classes: Any = None) -> ImageIndex:
-    some = _several(images, "image")
-    found = labels_of(labels)
-    if len(found) != len(some.rows):
-        raise KedgeError(
-            f"{GIVEN}: {counted(len(some.rows), 'image')} but {counted(len(found), 'label')}."
-        )
-    known = None if classes is None else names_of(classes)
-    if classes is not None and known is None:
-        raise KedgeError(f"{GIVEN}: the class names must be a list of texts.")
-    if known and not fit(found, known):
-        raise KedgeError(
-            f"{GIVEN}: some labels are not among the {len(known)} classes; labels count from 0."
-        )
-    return _catalogue("images and labels", [some], found, known)
+def _contents(images: Any) -> Contents:
+    if isinstance(images, Mapping):
+        return _read_mapping(images)
+    if isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
+        return _read_pair(*images)
+    if hasattr(images, "__len__") and hasattr(images, "__getitem__") and not is_array(images):
+        return read_dataset(images)
+    raise KedgeError(
+        f"{IN_MEMORY}: {type(images).__name__} holds no images with labels; expected "
+        "(images, labels), {class name: images}, or a data set with __len__ and __getitem__."
+    )
 
 
-def _of_mapping(given: Mapping[Any, Any]) -> ImageIndex:
-    sources: list[Some] = []
+def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:
+    source = _source(images, "image")
+    checked = to_labels(labels)
+    if len(checked) != len(source):
+        raise KedgeError(
+            f"{IN_MEMORY}: {pluralize(len(source), 'image')} but "
+            f"{pluralize(len(checked), 'label')}."
+        )
+    names = None if classes is None else to_class_names(classes)
+    if classes is not None and names is None:
+        raise KedgeError(f"{IN_MEMORY}: the class names must be a list of texts.")
+    if names and not names_cover(names, checked):
+        raise KedgeError(
+            f"{IN_MEMORY}: some labels are not among the {len(names)} classes; labels count from 0."
+        )
+    return Contents("images and labels", [source], checked, names)
+
+
+def _read_mapping(images_of: Mapping[Any, Any]) -> Contents:
+    names = names_of_numbers([to_label(key) for key in images_of])
+    sources = [
+        _source(images, f"image of '{name}',")
+        for name, images in zip(names, images_of.values(), strict=True)
+    ]
     labels: list[Label] = []
-    empty: list[str] = []
-    keys = [label_of(key) for key in given]
-    for key, images in zip(numbered(keys), given.values(), strict=True):
-        some = _several(images, f"image of '{key}',")
-        if not len(some.rows):
-            empty.append(key)
-        sources.append(some)
-        labels += [key] * len(some.rows)
-    remarks = left_out(empty, "class has no image", "classes have no image")
-    return _catalogue("images by class", sources, labels, None, remarks)
+    for name, source in zip(names, sources, strict=True):
+        labels += [name] * len(source)
+    empty = [name for name, source in zip(names, sources, strict=True) if not len(source)]
+    remarks = skipped_remark(empty, "class", "no image")
+    return Contents("images by class", sources, labels, remarks=remarks)
 
 
-def _several(images: Any, what: str) -> Some:
+def _source(images: Any, noun: str) -> InMemoryImages:
     shape = tuple(getattr(images, "shape", ()))
-    if is_array(images) and len(shape) == 1 and array_of(images).dtype.kind in "OU":
-        images = array_of(images).tolist()  # of images of different sizes, or of paths
+    if is_array(images) and len(shape) == 1 and to_numpy(images).dtype.kind in "OU":
+        images = to_numpy(images).tolist()  # images of different sizes, or paths
     if is_array(images):
-        # By its shape alone: tensors are laid out otherwise, and HDF5 would be read as a whole.
-        refuse_batch(shape)
-        return Some(what, images, range(shape[0]))
+        check_batch_shape(shape)  # the shape alone: converting HDF5 would read all of it
+        return InMemoryImages(noun, images, range(shape[0]))
     if isinstance(images, str | bytes | Path) or not isinstance(images, Sequence):
         raise KedgeError(
-            f"{GIVEN}: images are of type {type(images).__name__}; expected an array of several "
-            "images, or a list of arrays, Pillow images or paths."
+            f"{IN_MEMORY}: images are of type {type(images).__name__}; expected an array of "
+            "several images, or a list of arrays, Pillow images or paths."
         )
-    return Some(what, images, range(len(images)))
+    return InMemoryImages(noun, images, range(len(images)))
 
 
-def _catalogue(
-    form: str,
-    sources: list[Some],
-    labels: list[Label],
-    names: tuple[str, ...] | None,
-    remarks: Sequence[str] = (),
-    content: bytes | None = None,
-) -> ImageIndex:
-    """`content` stands for the pixels in the stamp; if it is not given, they are looked at."""
-    there = list(dict.fromkeys(labels))
-    called = numbered([names[x] if names and isinstance(x, int) else x for x in there])
-    classes = tuple(sorted(called))
-    order = {name: i for i, name in enumerate(classes)}
-    number = {label: order[name] for label, name in zip(there, called, strict=True)}
-    numbers = np.fromiter((number[label] for label in labels), np.int64, len(labels))
-    pictures = InMemoryImages(sources)
-    if content is None:
-        content = _looked_at(pictures)
-    if any(_floats(some) for some in sources if len(some.rows)):
-        remarks = (*remarks, "floats from 0 to 1 were brought to whole numbers from 0 to 255")
-    sha = hashlib.sha256("\0".join((form, *classes)).encode())
-    sha.update(numbers.tobytes() + content)
-    return ImageIndex(
-        GIVEN, form, classes, numbers, pictures, sha.hexdigest(), remarks=tuple(remarks)
-    )
-
-
-def _looked_at(pictures: InMemoryImages) -> bytes:
-    """A digest of the images. Raises where some are no images that can be used."""
-    sha = hashlib.sha256()
-    numbers = spread(len(pictures), LOOKED_AT)
-    lost = 0
-    first: Exception | None = None
+def _digest(sources: list[InMemoryImages]) -> bytes:
+    """A digest of some images; raises if one is of a wrong type or none can be read."""
+    digest = hashlib.sha256()
+    ends = np.cumsum([len(source) for source in sources])
+    numbers = evenly_spaced(int(ends[-1]) if len(ends) else 0, MAX_DIGESTED)
+    n_failed = 0
+    first_error: Exception | None = None
     with progress.task("looking at images", len(numbers)) as tick:
         for i in numbers:
+            source = sources[k := int(np.searchsorted(ends, i, side="right"))]
             try:
-                sha.update(content_of(pictures.one(i)))
+                raw = to_raw_image(source.item(i - int(ends[k]) + len(source)))
+                digest.update(image_digest(raw))
             except KedgeError:
                 raise
             except Exception as error:
-                first, lost = first or error, lost + 1
+                first_error, n_failed = first_error or error, n_failed + 1
             tick(1)
-    if numbers and lost == len(numbers):
-        raise KedgeError(f"{GIVEN}: none of the images can be had ({str(first)[:120]}).")
-    return sha.digest()
+    if numbers and n_failed == len(numbers):
+        raise KedgeError(f"{IN_MEMORY}: no image could be loaded ({str(first_error)[:120]}).")
+    return digest.digest()
 
 
-def _floats(some: Some) -> bool:
+def _has_floats(source: InMemoryImages) -> bool:
     try:
-        image = some.image(0)
-        return is_array(image) and array_of(image).dtype.kind == "f"
+        image = source.item(0)
+        return is_array(image) and to_numpy(image).dtype.kind == "f"
     except Exception:
         return False

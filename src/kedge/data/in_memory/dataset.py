@@ -1,156 +1,146 @@
-"""Any object with `__len__` and `__getitem__` → (image, label), as torchvision's data sets are."""
+"""Data sets with `__len__` and `__getitem__` → (image, label), such as torchvision's."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kedge.data.decode import Picture
-from kedge.data.in_memory.images import (
-    GIVEN,
-    InMemoryImages,
-    Some,
-    content_of,
-    picture_of,
-)
+from kedge.data.decode import RawImage
+from kedge.data.in_memory.images import IN_MEMORY, InMemoryImages, image_digest, to_raw_image
 from kedge.data.in_memory.labels import (
     Label,
-    fit,
-    label_of,
-    labels_of,
-    names_of,
-    of_one_kind,
+    check_labels,
+    names_cover,
+    to_class_names,
+    to_label,
+    to_labels,
 )
-from kedge.data.index import spread
+from kedge.data.index import evenly_spaced
 from kedge.errors import KedgeError
 from kedge.utils import progress
-from kedge.utils.text import left_out
+from kedge.utils.text import skipped_remark
 
-LABELS = ("targets", "labels", "_labels")  # where data sets keep them
-PROBED = 8  # items, besides the first three
+LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
+N_PROBES = 8  # items that are read to check labels and images, besides the first three
 
 
 @dataclass(frozen=True, eq=False)
-class DataSet:
-    """What was found in one."""
+class Contents:
+    """What objects in memory hold, before class names are made unique and sorted."""
 
     form: str
-    items: Some
+    sources: list[InMemoryImages]
     labels: list[Label]
-    names: tuple[str, ...] | None
-    remarks: list[str]
-    content: bytes  # a digest of some images
+    names: tuple[str, ...] | None = None  # of classes, by label
+    remarks: Sequence[str] = ()
+    digest: bytes | None = None  # of some images, if they have been read
 
 
-def of_data_set(given: Any) -> DataSet:
-    form = f"data set {type(given).__name__}"
+def read_dataset(dataset: Any) -> Contents:
+    form = f"data set {type(dataset).__name__}"
     try:
-        n = len(given)
+        n = len(dataset)
     except Exception as error:
-        raise KedgeError(f"{GIVEN}: the length of the {form} cannot be had ({error}).") from None
+        raise KedgeError(f"{IN_MEMORY}: the {form} has no length ({error}).") from None
     if n == 0:
-        raise KedgeError(f"{GIVEN}: the {form} is empty.")
-    probed = _probed(given, n)
-    known, sure, names = _known(given, n)
+        raise KedgeError(f"{IN_MEMORY}: the {form} is empty.")
+    probes = _probe(dataset, n)
+    known, reliable, names = _known_labels(dataset, n)
     rows: range | np.ndarray = range(n)
     remarks: list[str] = []
-    if sure and known and all(known[i] == label for i, (label, _) in probed.items()):
+    if reliable and known and all(known[i] == label for i, (label, _) in probes.items()):
         labels = known
     else:
-        labels, rows, remarks = _all_labels(given, n)
-    # Where items have other labels than those at hand, the names are of those.
-    other = known is not None and [known[i] for i in rows] != labels
-    if names is not None and (other or not fit(labels, names)):
+        labels, rows, remarks = _read_all_labels(dataset, n)
+    # If the items have other labels than the attribute, the names may belong to those.
+    differ = known is not None and [known[i] for i in rows] != labels
+    if names is not None and (differ or not names_cover(names, labels)):
         remarks.append("the class names of the data set do not fit its labels and are not used")
         names = None
-    some = Some("item", given, rows, paired=True)
-    sha = hashlib.sha256()
-    for i, (_, picture) in probed.items():
-        again = next(InMemoryImages([Some("", given, [i], paired=True)]).fetch([0]))
-        if content_of(again) != content_of(picture):
-            sha = hashlib.sha256()
+    digest = hashlib.sha256()
+    for i, (_, raw) in probes.items():
+        again = next(InMemoryImages("", dataset, [i], has_labels=True).fetch([0]))
+        if image_digest(again) != image_digest(raw):
+            digest = hashlib.sha256()
             remarks.append(
-                "an image is not the same each time that it is asked for: give the data set "
-                "without random transforms"
+                "an image differs each time it is read: give the data set without random transforms"
             )
             break
-        sha.update(content_of(picture))
-    return DataSet(form, some, labels, names, remarks, sha.digest())
+        digest.update(image_digest(raw))
+    images = InMemoryImages("item", dataset, rows, has_labels=True)
+    return Contents(form, [images], labels, names, remarks, digest.digest())
 
 
-def _probed(given: Any, n: int) -> dict[int, tuple[Label, Picture]]:
-    """Label and picture of a few items, without those that raise."""
-    there: dict[int, tuple[Label, Picture]] = {}
-    first: Exception | None = None
-    for i in sorted({*range(min(3, n)), *spread(n, PROBED)}):
+def _probe(dataset: Any, n: int) -> dict[int, tuple[Label, RawImage]]:
+    """Label and image of a few items, without those that raise."""
+    probes: dict[int, tuple[Label, RawImage]] = {}
+    first_error: Exception | None = None
+    for i in sorted({*range(min(3, n)), *evenly_spaced(n, N_PROBES)}):
         try:
-            there[i] = _item(given, i)
+            item = dataset[i]
+            if not isinstance(item, tuple | list) or len(item) < 2:
+                raise KedgeError(
+                    f"{IN_MEMORY}: item {i} of the data set is of type {type(item).__name__}; "
+                    "expected (image, label)."
+                )
+            probes[i] = to_label(item[1]), to_raw_image(item[0])
         except KedgeError:
             raise
         except Exception as error:
-            first = first or error
-    if not there:
+            first_error = first_error or error
+    if not probes:
         raise KedgeError(
-            f"{GIVEN}: the items of the data set cannot be had, the first of them raises "
-            f"{type(first).__name__} ({str(first)[:120]})."
+            f"{IN_MEMORY}: no item of the data set could be read, the first raises "
+            f"{type(first_error).__name__} ({str(first_error)[:120]})."
         )
-    return there
+    return probes
 
 
-def _item(given: Any, i: int) -> tuple[Label, Picture]:
-    item = given[i]
-    if not isinstance(item, tuple | list) or len(item) < 2:
-        raise KedgeError(
-            f"{GIVEN}: item {i} of the data set is of type {type(item).__name__}; expected "
-            "(image, label)."
-        )
-    return label_of(item[1]), picture_of(item[0])
-
-
-def _known(given: Any, n: int) -> tuple[list[Label] | None, bool, tuple[str, ...] | None]:
-    """Labels that a data set has at hand, or that one has of which it is a part; whether they are
-    sure to be those of its items; and class names."""
+def _known_labels(dataset: Any, n: int) -> tuple[list[Label] | None, bool, tuple[str, ...] | None]:
+    """Labels from an attribute of the data set, or of the one it is a subset of; whether they are
+    reliable; and class names."""
     labels: list[Label] | None = None
-    # What a wrapper passes on, or a transform changes, need not be what the items say.
-    own = {*getattr(given, "__dict__", ()), *dir(type(given))}
-    sure = getattr(given, "target_transform", None) is None
-    for attribute in LABELS:
+    # A wrapper's inherited attribute, or a transform, may differ from what the items say.
+    own = {*getattr(dataset, "__dict__", ()), *dir(type(dataset))}
+    reliable = getattr(dataset, "target_transform", None) is None
+    for attribute in LABEL_ATTRIBUTES:
         try:
-            labels = labels_of(getattr(given, attribute))
-        except Exception:  # it has none, or something else of this name
+            labels = to_labels(getattr(dataset, attribute))
+        except Exception:  # no such attribute, or something else
             continue
         if len(labels) == n:
-            sure = sure and attribute in own
+            reliable = reliable and attribute in own
             break
         labels = None
-    names = names_of(getattr(given, "classes", None))
-    if labels is None and hasattr(given, "dataset") and hasattr(given, "indices"):  # a Subset
+    names = to_class_names(getattr(dataset, "classes", None))
+    if labels is None and hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a Subset
         try:
-            rows = [int(i) for i in given.indices]
-            above, sure, names = _known(given.dataset, len(given.dataset))
-            labels = [above[i] for i in rows] if above is not None else None
+            rows = [int(i) for i in dataset.indices]
+            of_all, reliable, names = _known_labels(dataset.dataset, len(dataset.dataset))
+            labels = [of_all[i] for i in rows] if of_all is not None else None
         except Exception:
             return None, False, None
-    return labels, sure, names
+    return labels, reliable, names
 
 
-def _all_labels(given: Any, n: int) -> tuple[list[Label], np.ndarray, list[str]]:
-    """By going through all items, as there is no other way. Those that raise have no label."""
+def _read_all_labels(dataset: Any, n: int) -> tuple[list[Label], np.ndarray, list[str]]:
+    """Labels and positions of all items that can be read, and remarks on the others."""
     labels: list[Label] = []
     rows: list[int] = []
-    lost: list[str] = []
+    unreadable: list[str] = []
     with progress.task("reading labels", n) as tick:
         for i in range(n):
             try:
-                labels.append(label_of(given[i][1]))
+                labels.append(to_label(dataset[i][1]))
                 rows.append(i)
             except KedgeError:
                 raise
             except Exception as error:
-                lost.append(f"item {i} ({type(error).__name__})")
+                unreadable.append(f"item {i} ({type(error).__name__})")
             tick(1)
-    remarks = left_out(lost, "item cannot be had", "items cannot be had")
-    return of_one_kind(labels), np.array(rows, dtype=np.int64), [*remarks]
+    remarks = skipped_remark(unreadable, "item", "could not be read")
+    return check_labels(labels), np.array(rows, dtype=np.int64), [*remarks]

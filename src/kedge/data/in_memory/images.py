@@ -1,6 +1,6 @@
-"""One image as a Python object: an array, a tensor, a Pillow image, bytes or a path.
+"""Images as Python objects: arrays, tensors, Pillow images, encoded bytes or paths.
 
-PyTorch is not imported: a tensor is known by its methods.
+PyTorch is not imported: a tensor is recognised by its methods.
 """
 
 from __future__ import annotations
@@ -10,184 +10,151 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from kedge.data.decode import (
-    Picture,
-    depth,
-    in_8_bits,
-    on_paper,
-)
+from kedge.data.decode import RawImage, bit_depth, on_white, to_8_bits
 from kedge.data.index import ImageSource
 from kedge.errors import KedgeError
 
-GIVEN = Path("images given in memory")
+IN_MEMORY = Path("images given in memory")  # in place of a path in errors and indexes
 CHANNELS = (1, 3, 4)
-BEYOND = 0.02  # of [0, 1]: where floats were resized, they overshoot a little
+TOLERANCE = 0.02  # resized floats overshoot [0, 1] a little
 
 
 @dataclass(frozen=True, eq=False)
-class Some:
-    """Images that came together."""
-
-    what: str  # for people
-    items: Any  # an array, a list, or a data set
-    rows: Sequence[int] | np.ndarray  # those of them that count
-    paired: bool = False  # items are (image, label)
-
-    def image(self, i: int) -> Any:
-        item = self.items[int(self.rows[i])]
-        return item[0] if self.paired else item
-
-
 class InMemoryImages(ImageSource):
-    """Pictures that are asked of their owner when they are fetched.
+    """The images of one array, list or data set, which are taken from it when fetched."""
 
-    With `negative`, arrays and tensors are fetched inverted, so that a look that inverts leaves
-    them as they are: they may come from a table, where that was done. Originals are not.
-    """
-
-    def __init__(self, sources: Sequence[Some], negative: bool = False) -> None:
-        self.sources, self.negative = sources, negative
-        self.ends = np.array(list(accumulate(len(some.rows) for some in sources)), dtype=np.int64)
+    noun: str  # what to call an item in messages
+    items: Any  # array, list or data set
+    rows: Sequence[int] | np.ndarray  # positions in `items`
+    has_labels: bool = False  # items are (image, label)
+    # Arrays and tensors may come from a table that is inverted already: inverting them here leaves
+    # them as they are when the index is decoded with inversion.
+    arrays_inverted: bool = False
 
     def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
+        return len(self.rows)
 
     def name(self, i: int) -> str:
-        some, i = self._place(i)
-        if isinstance(some.items, list | tuple) and isinstance(some.image(i), str | Path):
-            return str(some.image(i))
-        return f"{some.what} {int(some.rows[i])}"
+        if isinstance(self.items, list | tuple) and isinstance(self.item(i), str | Path):
+            return str(self.item(i))
+        return f"{self.noun} {int(self.rows[i])}"
 
-    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
+    def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
         for i in numbers:
             try:
-                image = self._given(i)
-                picture = picture_of(image)
-            except Exception:  # whatever a data set of somebody else's raises
-                image = picture = b""
-            if self.negative and isinstance(picture, np.ndarray) and not _original(image):
-                picture = 255 - picture
-            yield picture
+                item = self.item(i)
+                raw = to_raw_image(item)
+            except Exception:  # a data set may raise anything
+                item = raw = b""
+            invert = self.arrays_inverted and not isinstance(item, Image.Image)
+            yield 255 - raw if invert and isinstance(raw, np.ndarray) else raw
 
-    def one(self, i: int) -> Picture:
-        """Raises what its owner raises, or a `KedgeError` where it is no image."""
-        return picture_of(self._given(i))
-
-    def _given(self, i: int) -> Any:
-        some, i = self._place(i)
-        return some.image(i)
-
-    def _place(self, i: int) -> tuple[Some, int]:
-        k = int(np.searchsorted(self.ends, i, side="right"))
-        return self.sources[k], i - (int(self.ends[k - 1]) if k else 0)
+    def item(self, i: int) -> Any:
+        item = self.items[int(self.rows[i])]
+        return item[0] if self.has_labels else item
 
 
 def is_array(value: Any) -> bool:
     return hasattr(value, "detach") or hasattr(value, "__array__")
 
 
-def array_of(value: Any) -> np.ndarray:
-    """A view, where one can be had."""
+def to_numpy(value: Any) -> np.ndarray:
+    """An array or tensor as a NumPy array, without copying if possible."""
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
-def _original(image: Any) -> bool:
-    return isinstance(image, str | Path | bytes | Image.Image)
-
-
-def picture_of(image: Any) -> Picture:
-    """A `KedgeError` says what it should have been."""
+def to_raw_image(image: Any) -> RawImage:
+    """The image as `decode` takes it; a `KedgeError` if it has the wrong type or shape."""
     if isinstance(image, str | Path):
         if not Path(image).is_file():
-            raise FileNotFoundError(f"{image} is not there")
+            raise FileNotFoundError(f"{image}: no such file")
         return Path(image)
     if isinstance(image, bytes):
         return image
     if isinstance(image, Image.Image):
-        return _of_pillow(image)
+        return _from_pillow(image)
     if not is_array(image):
         raise KedgeError(
-            f"{GIVEN}: an image is of type {type(image).__name__}; expected an array, a tensor, a "
-            "Pillow image or a path."
+            f"{IN_MEMORY}: an image is of type {type(image).__name__}; expected an array, a "
+            "tensor, a Pillow image or a path."
         )
-    pixels = _bytes(_channels_last(array_of(image), hasattr(image, "detach")))
-    return np.asarray(on_paper(Image.fromarray(pixels))) if pixels.shape[2:] == (4,) else pixels
+    pixels = _to_uint8(_channels_last(to_numpy(image), is_tensor=hasattr(image, "detach")))
+    return np.asarray(on_white(Image.fromarray(pixels))) if pixels.shape[2:] == (4,) else pixels
 
 
-def refuse_batch(shape: tuple[int, ...]) -> None:
-    """What cannot be an array of images."""
+def check_batch_shape(shape: tuple[int, ...]) -> None:
     if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in CHANNELS):
         raise KedgeError(
-            f"{GIVEN}: an array of the shape {shape} was given; expected several images: "
+            f"{IN_MEMORY}: the array has the shape {shape}; expected several images: "
             "N×H×W, N×H×W×3 or N×3×H×W."
         )
 
 
-def content_of(picture: Picture) -> bytes:
-    if isinstance(picture, Path):
-        info = picture.stat()
-        return f"{picture}\0{info.st_size} {info.st_mtime_ns}".encode()
-    if isinstance(picture, bytes):
-        return hashlib.blake2b(picture).digest()
-    digest = hashlib.blake2b(str(picture.shape).encode())
-    digest.update(np.ascontiguousarray(picture).data)
+def image_digest(raw: RawImage) -> bytes:
+    """A digest of the content; for a path, of its name, size and modification time."""
+    if isinstance(raw, Path):
+        info = raw.stat()
+        return f"{raw}\0{info.st_size} {info.st_mtime_ns}".encode()
+    if isinstance(raw, bytes):
+        return hashlib.blake2b(raw).digest()
+    digest = hashlib.blake2b(str(raw.shape).encode())
+    digest.update(np.ascontiguousarray(raw).data)
     return digest.digest()
 
 
-def _channels_last(array: np.ndarray, first: bool) -> np.ndarray:
-    """Height×width[×3 or 4]. Where both ends could be the channels, tensors have them first."""
-    if array.ndim == 3 and array.shape[0] in CHANNELS and (first or array.shape[2] not in CHANNELS):
+def _channels_last(array: np.ndarray, is_tensor: bool) -> np.ndarray:
+    """H×W or H×W×{3,4}; if both the first and the last axis fit, a tensor's channels are first."""
+    last_fits = array.ndim == 3 and array.shape[2] in CHANNELS
+    if array.ndim == 3 and array.shape[0] in CHANNELS and (is_tensor or not last_fits):
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in CHANNELS):
         raise KedgeError(
-            f"{GIVEN}: an image has the shape {array.shape}; expected height×width, with 1, 3 or 4 "
-            "channels at one end."
+            f"{IN_MEMORY}: an image has the shape {array.shape}; expected height×width, with 1, 3 "
+            "or 4 channels first or last."
         )
     return array
 
 
-def _bytes(pixels: np.ndarray) -> np.ndarray:
+def _to_uint8(pixels: np.ndarray) -> np.ndarray:
     if pixels.dtype == np.uint8:
         return pixels
     if not np.issubdtype(pixels.dtype, np.floating):
         raise KedgeError(
-            f"{GIVEN}: an image is of {pixels.dtype}; expected uint8, or floats from 0 to 1."
+            f"{IN_MEMORY}: an image is of {pixels.dtype}; expected uint8, or floats from 0 to 1."
         )
     low, high = float(pixels.min()), float(pixels.max())
-    if not (low >= -BEYOND and high <= 1 + BEYOND):
+    if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
         raise KedgeError(
-            f"{GIVEN}: an image has floats from {low:.3g} to {high:.3g}; expected 0 to 1, so give "
-            "the images before they are normalised (without Normalize), or as uint8."
+            f"{IN_MEMORY}: an image has floats from {low:.3g} to {high:.3g}; expected 0 to 1, so "
+            "give the images before Normalize, or as uint8."
         )
     return np.rint(pixels.clip(0, 1) * 255).astype(np.uint8)
 
 
-def _of_pillow(image: Image.Image) -> Picture:
+def _from_pillow(image: Image.Image) -> RawImage:
     try:
-        bits = depth(image)
-    except ValueError:  # a file is refused when it is decoded, with the reason: so is this
-        return _encoded(image, "TIFF")
-    with suppress(Exception):  # what the camera wrote may be damaged where the picture is not
+        bits = bit_depth(image)
+    except ValueError:  # let `decode` refuse it, with the reason, as it refuses such files
+        return _encode(image, "TIFF")
+    with suppress(Exception):  # EXIF may be damaged in an intact image
         image = ImageOps.exif_transpose(image)
     if bits > 8:
-        return np.asarray(in_8_bits(image, bits))
+        return np.asarray(to_8_bits(image, bits))
     if image.mode in ("L", "RGB") and not image.has_transparency_data:
         return np.asarray(image)
-    keeps = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
-    return _encoded(image if keeps else image.convert("RGB"), "PNG", compress_level=1)
+    keep_mode = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
+    return _encode(image if keep_mode else image.convert("RGB"), "PNG", compress_level=1)
 
 
-def _encoded(image: Image.Image, format: str, **options: int) -> bytes:
-    """So that it is treated as a file is."""
+def _encode(image: Image.Image, format: str, **options: int) -> bytes:
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()

@@ -7,66 +7,65 @@ from typing import Any
 
 import numpy as np
 
-from kedge.data.in_memory.images import (
-    GIVEN,
-    array_of,
-    is_array,
-)
-from kedge.data.index import distinct
+from kedge.data.in_memory.images import IN_MEMORY, is_array, to_numpy
+from kedge.data.index import unique_names
 from kedge.errors import KedgeError
 
-Label = int | str  # all labels of a set are numbers, or all are text
+Label = int | str  # all labels of a data set are of one type
 
 
-def label_of(label: Any) -> Label:
-    """A `KedgeError` says what it should have been."""
-    if is_array(label) and array_of(label).size == 1:
-        label = array_of(label).reshape(()).item()
-    if isinstance(label, str) and label.strip():
-        return str(label)
-    if isinstance(label, int):
-        return int(label)
+def to_label(value: Any) -> Label:
+    if is_array(value) and to_numpy(value).size == 1:
+        value = to_numpy(value).reshape(()).item()
+    if isinstance(value, str) and value.strip():
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
     raise KedgeError(
-        f"{GIVEN}: a label is {str(label)[:40]!r}; expected a whole number or text for each image."
+        f"{IN_MEMORY}: a label is {str(value)[:40]!r}; expected a whole number or text per image."
     )
 
 
-def labels_of(given: Any) -> list[Label]:
-    if is_array(given):
-        array = array_of(given)
+def to_labels(values: Any) -> list[Label]:
+    """Checked labels from an array or a sequence."""
+    if is_array(values):
+        array = to_numpy(values)
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.ndim != 1 or array.dtype.kind not in "iubUO":
             raise KedgeError(
-                f"{GIVEN}: the labels are of {array.dtype} in the shape {array.shape}; expected "
-                "one whole number or text for each image."
+                f"{IN_MEMORY}: the labels are of {array.dtype} in the shape {array.shape}; "
+                "expected one whole number or text per image."
             )
-        return of_one_kind([label_of(label) for label in array.tolist()])
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        values = array.tolist()
+    elif isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise KedgeError(
-            f"{GIVEN}: the labels are of type {type(given).__name__}; expected an array or a list."
+            f"{IN_MEMORY}: the labels are of type {type(values).__name__}; expected an array or a "
+            "list."
         )
-    return of_one_kind([label_of(label) for label in given])
+    return check_labels([to_label(value) for value in values])
 
 
-def of_one_kind(labels: list[Label]) -> list[Label]:
+def check_labels(labels: list[Label]) -> list[Label]:
+    """The same labels, if all are text or all are numbers from 0."""
     if len({type(label) for label in labels}) > 1:
-        raise KedgeError(f"{GIVEN}: some labels are numbers and some are text; give one of them.")
+        raise KedgeError(f"{IN_MEMORY}: labels must be all numbers or all text.")
     for i, label in enumerate(labels):
         if isinstance(label, int) and label < 0:
-            raise KedgeError(f"{GIVEN}: image {i} has the label {label}; labels count from 0.")
+            raise KedgeError(f"{IN_MEMORY}: image {i} has the label {label}; labels count from 0.")
     return labels
 
 
-def names_of(given: Any) -> tuple[str, ...] | None:
-    """Of classes. ImageNet's are tuples of words."""
-    given = given.tolist() if isinstance(given, np.ndarray) else given
-    if not isinstance(given, list | tuple) or not given:
+def to_class_names(values: Any) -> tuple[str, ...] | None:
+    """Class names from a list of texts, or of tuples of words as for ImageNet; else None."""
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if not isinstance(values, list | tuple) or not values:
         return None
-    names = [", ".join(map(str, n)) if isinstance(n, list | tuple) else n for n in given]
-    return distinct(names) if all(isinstance(n, str) and n.strip() for n in names) else None
+    names = [", ".join(map(str, v)) if isinstance(v, list | tuple) else v for v in values]
+    return unique_names(names) if all(isinstance(n, str) and n.strip() for n in names) else None
 
 
-def fit(labels: Sequence[Label], names: tuple[str, ...]) -> bool:
+def names_cover(names: tuple[str, ...], labels: Sequence[Label]) -> bool:
+    """Whether every label is a position in `names` or one of them."""
     known = set(names)
     return all(x < len(names) if isinstance(x, int) else x in known for x in labels)

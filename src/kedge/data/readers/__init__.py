@@ -1,11 +1,18 @@
-"""From what lies on disk to a catalogue of pictures. One file per format; detection is here."""
+"""Readers, one module per data set format, and `read_index`, which picks the right one.
+
+To add a format, write a subclass of `Reader` (readers/base.py) in a new module, which returns
+`build_index(tree, self.form, <class of each image>, FileImages(tree, <file names>), ...)`, and add
+it to `READERS`; `omniglot.py` is a short example. Then add a writer of a small example to `FORMS`
+in tests/data/conftest.py: all tests of the contract run on it. A new column of CSV or JSON Lines
+lists needs no new reader: files/list_file.py parses the column and `image_list.py` uses it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from kedge.data.decode import looks_like_image, looks_like_other_image
+from kedge.data.decode import looks_like_image, looks_like_unsupported_image
 from kedge.data.files.file_tree import open_tree
 from kedge.data.files.sniff import reject_failed_download
 from kedge.data.index import ImageIndex
@@ -21,9 +28,9 @@ from kedge.data.readers.parquet import ParquetReader
 from kedge.data.readers.tiered import TieredReader
 from kedge.data.readers.tiny_imagenet import TinyImageNetReader
 from kedge.errors import KedgeError
-from kedge.utils.text import shown
+from kedge.utils.text import display_name
 
-# The first that recognises the files reads them: particular forms stand before general ones.
+# The first reader that recognises the files reads them: special formats come before general ones.
 READERS: tuple[Reader, ...] = (
     MiniCacheReader(),
     LabelledArraysReader(),
@@ -39,31 +46,30 @@ READERS: tuple[Reader, ...] = (
 
 
 def read_index(source: str | Path) -> ImageIndex:
-    """What is there, whatever its form."""
+    """The index of a folder, an archive or a file, in any format of `READERS`."""
     path = Path(source)
     if path.is_file():
         reject_failed_download(path)
     elif not path.is_dir():
-        raise KedgeError(f"{path}: nothing is there.")
+        raise KedgeError(f"{path}: no such file or folder.")
     tree = open_tree(path)
     for reader in READERS:
         if reader.recognises(tree):
-            found = reader.read(tree)
-            # A list or pickle that was given alone is called as it was, not as the folder it is in.
-            return found if found.path == path else replace(found, path=path)
+            # For a single file, the tree is its folder: the index keeps the path of the file.
+            index = reader.read(tree)
+            return index if index.path == path else replace(index, path=path)
     if any(map(looks_like_image, tree.names)):
         raise KedgeError(
-            f"{path}: images lie here, but not in class folders; expected one sub-folder per class "
-            "with images in it: if this is one class, give the folder above it."
+            f"{path}: the images here are not in class folders; expected one sub-folder per class. "
+            "If this folder is one class, give its parent folder."
         )
-    others = [n for n in tree.names if "." in n and looks_like_other_image(n)]
-    if others:
+    unsupported = [n for n in tree.names if "." in n and looks_like_unsupported_image(n)]
+    if unsupported:
         raise KedgeError(
-            f"{path}: no image here is of a type that kedge reads, the first is "
-            f"{shown(others[0])}; convert them to JPEG or PNG."
+            f"{path}: none of the images has a supported type, the first is "
+            f"{display_name(unsupported[0])}; convert them to JPEG or PNG."
         )
-    what = "this folder holds" if path.is_dir() else "this is"
     raise KedgeError(
-        f"{path}: {what} no form of images that kedge knows; expected one sub-folder per class "
-        "with images in it, or what 'kedge data inspect --help' lists."
+        f"{path}: not a known data set format; expected one sub-folder per class with images in "
+        "it, or a format that 'kedge data inspect --help' lists."
     )

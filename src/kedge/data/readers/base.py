@@ -1,4 +1,4 @@
-"""What a reader is. A new format is one file of this folder, and its name in `READERS`."""
+"""The contract of a reader, which turns one data set format into an `ImageIndex`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from kedge.data.index import ImageIndex
 
 
 class Reader(ABC):
-    """One form in which people have images. It has no state."""
+    """One format in which data sets are stored. Readers have no state."""
 
-    form: str  # in words
+    form: str  # the format's name, shown to users: "Omniglot"
 
     @abstractmethod
     def recognises(self, tree: FileTree) -> bool:
-        """From the names of the files, and a look at the first bytes at most."""
+        """Whether the files have this format, by their names and at most their first bytes."""
 
     @abstractmethod
     def read(self, tree: FileTree) -> ImageIndex:
-        """The catalogue; a `KedgeError` says in one sentence what is wrong with the files."""
+        """The class of every image, without decoding any; usually the result of `build_index`.
+
+        Raises a `KedgeError` that names the file and what is wrong with it.
+        """

@@ -1,7 +1,7 @@
-"""CIFAR-100 as it is published: `cifar-100-python/{train,test,meta}`, pickles of Python 2.
+"""CIFAR-100 as published: `cifar-100-python/{train,test,meta}`, pickles of Python 2.
 
-Its two parts hold other images of the same classes, which is no split for few-shot learning, so
-they are read as one set.
+Train and test hold different images of the same classes, which is no few-shot split, so they are
+read as one set.
 """
 
 from __future__ import annotations
@@ -12,94 +12,93 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.pickled import (
-    fields,
-    names_by_number,
-    same_length,
-    whole_numbers,
+from kedge.data.files.pickle_fields import (
+    check_one_label_each,
+    class_names,
+    load_dict,
+    non_negative_ints,
 )
-from kedge.data.index import (
-    ArrayImages,
-    ImageIndex,
-    catalogued,
-    numbered,
-)
+from kedge.data.index import ArrayImages, ImageIndex, build_index, names_of_numbers
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
 
 SIDE = 32  # px
-PICKLED = (*(bytes([0x80, protocol]) for protocol in range(6)), b"(dp", b"}q")
+FILES = ("train", "test", "meta")
+PICKLE_STARTS = (*(bytes([0x80, protocol]) for protocol in range(6)), b"(dp", b"}q")
 
 
 class Cifar100Reader(Reader):
     form = "CIFAR-100 as raw pickles"
 
     def recognises(self, tree: FileTree) -> bool:
-        return bool(_found(tree))
+        return bool(_find_files(tree))
 
     def read(self, tree: FileTree) -> ImageIndex:
-        found = _found(tree)
-        images = [found[file] for file in ("train", "test") if file in found]
-        if not images:
+        paths = _find_files(tree)
+        image_files = [paths[file] for file in ("train", "test") if file in paths]
+        if not image_files:
             raise KedgeError(f"{tree.path}: expected the files train, test and meta of CIFAR-100.")
         arrays, labels = [], []
-        for name in images:
-            path = tree.local(name)
-            record = fields(path, "data", "fine_labels")
+        for name in image_files:
+            path = tree.local_path(name)
+            record = load_dict(path, "data", "fine_labels")
             arrays.append(_pixels(record["data"], path))
-            labels.append(whole_numbers(record["fine_labels"], path, "'fine_labels'"))
-            same_length(path, len(arrays[-1]), len(labels[-1]))
-        numbers = np.concatenate(labels)
+            labels.append(non_negative_ints(record["fine_labels"], path, "'fine_labels'"))
+            check_one_label_each(path, len(arrays[-1]), len(labels[-1]))
+        label_of_each = np.concatenate(labels)
         names, remarks = [], []
-        if "meta" in found:
-            meta = fields(tree.local(found["meta"]), "fine_label_names")
-            names = names_by_number(meta["fine_label_names"], numbers)
+        if "meta" in paths:
+            meta = load_dict(tree.local_path(paths["meta"]), "fine_label_names")
+            names = class_names(meta["fine_label_names"], label_of_each)
             if not names:
                 remarks = ["'fine_label_names' of meta does not name all classes and was not used"]
-        return catalogued(
+        numbers = label_of_each.tolist()
+        merged = "train and test merged" if len(image_files) == 2 else "one of two files"
+        return build_index(
             tree,
-            f"{self.form}, {'train and test merged' if len(images) == 2 else 'one of two files'}",
-            [names[i] for i in numbers.tolist()] if names else numbered(numbers.tolist()),
-            ArrayImages(arrays, [str(tree.path / name) for name in images]),
-            files=list(found.values()),
+            f"{self.form}, {merged}",
+            [names[i] for i in numbers] if names else names_of_numbers(numbers),
+            ArrayImages(arrays, [str(tree.path / name) for name in image_files]),
+            files=list(paths.values()),
             remarks=remarks,
             image_size=SIDE,
         )
 
 
-def _found(tree: FileTree) -> dict[str, str]:
-    """The files in the uppermost folder that has them; their names alone say little."""
+def _find_files(tree: FileTree) -> dict[str, str]:
+    """Paths by file name, from the folder nearest to the root that has them.
+
+    The names are common, so unless all three are there, the files must be pickles.
+    """
     folders: dict[str, set[str]] = {}
     for name in tree.names:
-        folder, _, file = name.rpartition("/")
-        if file in ("train", "test", "meta"):
-            folders.setdefault(folder, set()).add(file)
-    for folder in sorted(folders, key=lambda f: (f.count("/") + bool(f), f)):
-        there = folders[folder]
-        way = f"{folder}/" if folder else ""
-        if there == {"train", "test", "meta"} or (
-            (there >= {"train", "test"} or (len(tree.names) == 1 and there != {"meta"}))
-            and all(_pickled(tree, f"{way}{file}") for file in there)
-        ):
-            if len(tree.names) == 1 and _pickled(tree, f"{way}meta"):  # it was not asked for
-                there = there | {"meta"}
-            return {file: f"{way}{file}" for file in ("train", "test", "meta") if file in there}
+        folder, slash, file = name.rpartition("/")
+        if file in FILES:
+            folders.setdefault(folder + slash, set()).add(file)
+    single = len(tree.names) == 1  # the user gave one file
+    for folder in sorted(folders, key=lambda f: (f.count("/"), f[:-1])):
+        files = folders[folder]
+        enough = files >= {"train", "test"} or (single and files != {"meta"})
+        if files == set(FILES) or (enough and all(_is_pickle(tree, folder + f) for f in files)):
+            if single and _is_pickle(tree, f"{folder}meta"):
+                files = files | {"meta"}
+            return {file: folder + file for file in FILES if file in files}
     return {}
 
 
-def _pickled(tree: FileTree, name: str) -> bool:
+def _is_pickle(tree: FileTree, name: str) -> bool:
     try:
-        path = tree.local(name)
-        if not path.is_file():  # a pipe, say, of which nobody knows when it speaks
+        path = tree.local_path(name)
+        if not path.is_file():  # reading from a pipe could block
             return False
         with open(path, "rb") as file:
-            return file.read(3).startswith(PICKLED)
+            return file.read(3).startswith(PICKLE_STARTS)
     except (KedgeError, OSError):
         return False
 
 
 def _pixels(value: object, path: Path) -> UInt8[np.ndarray, "n 32 32 3"]:
-    """All of red, then all of green, then all of blue, row by row."""
+    """RGB images from rows of 1,024 red, 1,024 green and 1,024 blue values."""
     n = 3 * SIDE * SIDE
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.shape[1:] != (n,):
         found = f"shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -3,90 +3,85 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree
-from kedge.data.index import (
-    PART_NAMES,
-    FileImages,
-    ImageIndex,
-    catalogued,
-)
+from kedge.data.index import PART_NAMES, FileImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
-from kedge.utils.text import left_out, shown
+from kedge.utils.text import display_name, skipped_remark
 
 LIST = re.compile(r"((?:.*/)?)splits/([^/]+)/(train|val|valid|validation|test)\.txt")
-USUAL = "bertinetto"
+PREFERRED = "bertinetto"
 
 
 class CifarFoldersReader(Reader):
     form = "folders of classes with lists of a split"
 
     def recognises(self, tree: FileTree) -> bool:
-        return _lists(tree) is not None
+        return _find_split(tree) is not None
 
     def read(self, tree: FileTree) -> ImageIndex:
-        chosen = _lists(tree)
-        if chosen is None:
+        split = _find_split(tree)
+        if split is None:
             raise KedgeError(f"{tree.path}: expected data/<class>/ and splits/*/train.txt in it.")
-        place, split, lists, others = chosen
-        part_of = _parts(tree, lists)
+        part_of = _part_of_each_class(tree, split.lists)
+        data = f"{split.root}data/"
         names, classes, parts = [], [], []
         unlisted: dict[str, list[str]] = {}
         for name in tree.names:
-            if not name.startswith(f"{place}data/") or not looks_like_image(name):
+            if not name.startswith(data) or not looks_like_image(name):
                 continue
-            of_class, inside, _ = name[len(place) + len("data/") :].partition("/")
-            if inside and of_class in part_of:
+            class_name, slash, _ = name[len(data) :].partition("/")
+            if slash and class_name in part_of:
                 names.append(name)
-                classes.append(of_class)
-                parts.append(part_of[of_class])
-            elif inside:
-                unlisted.setdefault(of_class, []).append(name)
+                classes.append(class_name)
+                parts.append(part_of[class_name])
+            elif slash:
+                unlisted.setdefault(class_name, []).append(name)
         if not names:
             raise KedgeError(
-                f"{tree.path / next(iter(lists))}: none of the classes that it lists has images in "
-                f"{tree.path / place / 'data'}."
+                f"{tree.path / next(iter(split.lists))}: none of the classes that it lists has "
+                f"images in {tree.path / data}."
             )
+        empty = sorted(part_of.keys() - set(classes))
         remarks = [
-            *left_out(
-                sorted(unlisted),
-                "class is in no list of the split",
-                "classes are in no list of the split",
-            ),
-            *left_out(
-                sorted(part_of.keys() - set(classes)),
-                "class of the split has no image",
-                "classes of the split have no image",
-            ),
+            *skipped_remark(sorted(unlisted), "class", "in no list of the split"),
+            *skipped_remark(empty, "class", "listed in the split, but without images"),
         ]
-        if others:
-            remarks.append(f"of several splits, {shown(split)} was taken")
-        return catalogued(
+        if split.is_one_of_several:
+            remarks.append(f"of several splits, {display_name(split.name)} was used")
+        return build_index(
             tree,
-            f"{self.form}, {shown(split)}",
+            f"{self.form}, {display_name(split.name)}",
             classes,
             FileImages(tree, names),
             parts=parts,
-            files=[*lists, *names],
-            told=[name for of_class in unlisted.values() for name in of_class],
+            files=[*split.lists, *names],
+            ignored=[name for images in unlisted.values() for name in images],
             remarks=remarks,
         )
 
 
-def _lists(tree: FileTree) -> tuple[str, str, dict[str, str], bool] | None:
-    """Where the data are, the name of the split, the part of each list, and whether there were
-    other splits; none where no images lie beside the lists."""
+class _Split(NamedTuple):
+    root: str  # the folder that holds `data/` and `splits/`
+    name: str
+    lists: dict[str, str]  # the part of each list
+    is_one_of_several: bool
+
+
+def _find_split(tree: FileTree) -> _Split | None:
+    """The split to use, of those that have images in `data/`."""
     splits: dict[tuple[str, str], dict[str, str]] = {}
     for name in tree.names:
-        if name.endswith(".txt") and (found := LIST.fullmatch(name)):
-            splits.setdefault((found[1], found[2]), {})[name] = PART_NAMES[found[3]]
+        if name.endswith(".txt") and (match := LIST.fullmatch(name)):
+            splits.setdefault((match[1], match[2]), {})[name] = PART_NAMES[match[3]]
     with_images = [key for key in splits if _has_images(tree, f"{key[0]}data/")]
     if not with_images:
         return None
-    place, split = min(with_images, key=lambda key: (key[0].count("/"), key[1] != USUAL, key))
-    return place, split, splits[place, split], len(with_images) > 1
+    key = min(with_images, key=lambda key: (key[0].count("/"), key[1] != PREFERRED, key))
+    return _Split(*key, splits[key], len(with_images) > 1)
 
 
 def _has_images(tree: FileTree, folder: str) -> bool:
@@ -96,14 +91,13 @@ def _has_images(tree: FileTree, folder: str) -> bool:
     )
 
 
-def _parts(tree: FileTree, lists: dict[str, str]) -> dict[str, str]:
-    """The part of each class that is listed."""
+def _part_of_each_class(tree: FileTree, lists: dict[str, str]) -> dict[str, str]:
     part_of: dict[str, str] = {}
     for name, part in lists.items():
-        for of_class in filter(None, (line.strip() for line in tree.text(name).split("\n"))):
-            if part_of.setdefault(of_class, part) != part:
+        for line in filter(None, map(str.strip, tree.read_text(name).split("\n"))):
+            if part_of.setdefault(line, part) != part:
                 raise KedgeError(
-                    f"{tree.path / name}: the class {shown(of_class)} is in the list of "
-                    f"{part_of[of_class]} too; a class belongs to one part."
+                    f"{tree.path / name}: the class {display_name(line)} is also in the list of "
+                    f"{part_of[line]}; a class belongs to one part."
                 )
     return part_of

@@ -1,4 +1,4 @@
-"""All images of a part of the split in one array, with a label for each, in one pickle.
+"""One pickle per part, with all images in one array and a label for each.
 
 `miniImageNet_category_split_*.pickle` (Gidaris, MetaOptNet) and `CIFAR_FS_*.pickle`.
 """
@@ -13,27 +13,21 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.pickled import (
+from kedge.data.files.pickle_fields import (
+    check_one_label_each,
+    check_pixels,
     class_name,
-    copies_left_out,
-    fields,
-    is_whole,
-    pixels_of,
-    same_length,
-    uppermost,
-    whole_numbers,
+    duplicate_remarks,
+    find_by_name,
+    is_int64,
+    load_dict,
+    non_negative_ints,
 )
-from kedge.data.index import (
-    HELD_OUT,
-    ArrayImages,
-    ImageIndex,
-    catalogued,
-    numbered,
-)
+from kedge.data.index import HELD_OUT, ArrayImages, ImageIndex, build_index, names_of_numbers
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
 
-# The file, the part of the split, and whose numbers its labels are.
+# By file name: the part, and the numbering of its labels.
 FORMS = {
     "miniImageNet as pickles of a category split": {
         "miniImageNet_category_split_train_phase_train.pickle": ("train", "train"),
@@ -52,72 +46,74 @@ class LabelledArraysReader(Reader):
     form = "miniImageNet or CIFAR-FS as pickles of arrays with labels"
 
     def recognises(self, tree: FileTree) -> bool:
-        return any(uppermost(tree, files) for files in FORMS.values())
+        return any(find_by_name(tree, files) for files in FORMS.values())
 
     def read(self, tree: FileTree) -> ImageIndex:
-        forms = {form: found for form in FORMS if (found := uppermost(tree, FORMS[form]))}
+        forms = {form: paths for form in FORMS if (paths := find_by_name(tree, FORMS[form]))}
         if len(forms) != 1:
             raise KedgeError(
                 f"{tree.path}: expected one data set but found {' and '.join(forms) or 'none'}; "
                 "give the folder of one of them."
             )
-        [(form, found)] = forms.items()
-        loaded = [_Loaded(tree.local(found[file]), *FORMS[form][file]) for file in found]
-        numbers = sorted({i for one in loaded for i in one.labels.tolist()})
-        by_number = dict(zip(numbers, numbered(numbers), strict=True))
-        names = [one.name_of(loaded, by_number) for one in loaded]
-        return catalogued(
+        [(form, paths)] = forms.items()
+        files = [_PartFile(tree.local_path(paths[name]), *FORMS[form][name]) for name in paths]
+        labels = sorted({label for file in files for label in file.labels.tolist()})
+        numbered = dict(zip(labels, names_of_numbers(labels), strict=True))
+        names: list[str] = []
+        for file in files:
+            name_of = file.class_names(files, numbered)
+            names += [name_of[label] for label in file.labels.tolist()]
+        return build_index(
             tree,
             form,
-            [by[i] for one, by in zip(loaded, names, strict=True) for i in one.labels.tolist()],
-            ArrayImages([one.pixels for one in loaded], [str(one.path) for one in loaded]),
-            parts=[one.part for one in loaded for _ in range(len(one.labels))],
-            files=list(found.values()),
-            remarks=[r for one in loaded for r in one.remarks] + copies_left_out(tree, found),
+            names,
+            ArrayImages([file.pixels for file in files], [str(file.path) for file in files]),
+            parts=[file.part for file in files for _ in range(len(file.labels))],
+            files=list(paths.values()),
+            remarks=[r for file in files for r in file.remarks] + [*duplicate_remarks(tree, paths)],
         )
 
 
 @dataclass
-class _Loaded:
-    """One of the files."""
+class _PartFile:
+    """The content of one pickle."""
 
     path: Path
     part: str
-    numbering: str  # files of the same one mean the same class by the same label
+    numbering: str  # files with the same numbering mean the same class by the same label
     pixels: UInt8[np.ndarray, "n h w 3"] = field(init=False)
     labels: Int64[np.ndarray, " n"] = field(init=False)
-    known: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)  # by label, as far as the file has them
     remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        record = fields(self.path, "data", "labels")
-        self.pixels = pixels_of(record["data"], self.path, "data")
-        self.labels = whole_numbers(record["labels"], self.path, "labels")
-        same_length(self.path, len(self.pixels), len(self.labels))
-        self._learn(record.get("catname2label"))
+        record = load_dict(self.path, "data", "labels")
+        self.pixels = check_pixels(record["data"], self.path, "data")
+        self.labels = non_negative_ints(record["labels"], self.path, "labels")
+        check_one_label_each(self.path, len(self.pixels), len(self.labels))
+        if (label_of := record.get("catname2label")) is not None:
+            self._read_names(label_of)
 
-    def _learn(self, by_name: Any) -> None:
-        """A label that has two names has none, as nothing says which of them is right."""
-        if by_name is None:
-            return
-        twice = set()
-        for key, label in by_name.items() if isinstance(by_name, dict) else ():
-            if (name := class_name(key)) and is_whole(label):
-                twice |= {int(label)} & self.known.keys()
-                self.known[int(label)] = name
-        self.known = {label: self.known[label] for label in self.known.keys() - twice}
-        missing = set(self.labels.tolist()) - self.known.keys()
+    def _read_names(self, label_of: Any) -> None:
+        ambiguous = set()  # labels with two names
+        for key, label in label_of.items() if isinstance(label_of, dict) else ():
+            if (name := class_name(key)) and is_int64(label):
+                ambiguous |= {int(label)} & self.names.keys()
+                self.names[int(label)] = name
+        self.names = {label: self.names[label] for label in self.names.keys() - ambiguous}
+        missing = set(self.labels.tolist()) - self.names.keys()
         if missing:
             self.remarks.append(
                 f"'catname2label' of {self.path.name} does not name {len(missing)} of its classes, "
                 f"the first is {min(missing)}"
             )
 
-    def name_of(self, loaded: list[_Loaded], by_number: dict[int, str]) -> dict[int, str]:
-        """By label; a file whose own names do not say may be helped by one of the same numbers."""
-        names = {i: f"{self.numbering} {by_number[i]}" for i in set(self.labels.tolist())}
-        for other in loaded:
-            agrees = all(self.known.get(i, name) == name for i, name in other.known.items())
+    def class_names(self, files: list[_PartFile], numbered: dict[int, str]) -> dict[int, str]:
+        """Names by label: the file's own, else those of a file with the same numbering that does
+        not contradict it, else names made of the number."""
+        names = {i: f"{self.numbering} {numbered[i]}" for i in set(self.labels.tolist())}
+        for other in files:
+            agrees = all(self.names.get(i, name) == name for i, name in other.names.items())
             if other.numbering == self.numbering and agrees:
-                names |= {i: name for i, name in other.known.items() if i in names}
-        return names | {i: name for i, name in self.known.items() if i in names}
+                names |= {i: name for i, name in other.names.items() if i in names}
+        return names | {i: name for i, name in self.names.items() if i in names}

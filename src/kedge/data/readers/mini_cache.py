@@ -1,117 +1,99 @@
-"""`mini-imagenet-cache-{train,val,test}.pkl`: an array, and which rows of it make up a class."""
+"""miniImageNet as `mini-imagenet-cache-{train,val,test}.pkl`.
+
+Each file holds one array of images and, for each class, the positions of its images in the array.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.pickled import (
+from kedge.data.files.pickle_fields import (
+    check_pixels,
     class_name,
-    copies_left_out,
-    fields,
-    is_whole,
-    pixels_of,
-    uppermost,
-    whole_numbers,
+    duplicate_remarks,
+    find_by_name,
+    is_int64,
+    load_dict,
+    non_negative_ints,
 )
-from kedge.data.index import (
-    PART_NAMES,
-    ArrayImages,
-    ImageIndex,
-    catalogued,
-)
+from kedge.data.index import PART_NAMES, ArrayImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
-from kedge.utils.text import counted, left_out
+from kedge.utils.text import pluralize, skipped_remark
 
 FILES = {
     f"mini-imagenet-cache-{part}.pkl": PART_NAMES[part]
     for part in ("train", "val", "validation", "test")
 }
-NOT_NAMED = "\0"  # sorts first, and is the name of no class
+NO_CLASS = "\0"  # stands for the class of images that the file assigns to none
 
 
 class MiniCacheReader(Reader):
     form = "miniImageNet as cache pickles"
 
     def recognises(self, tree: FileTree) -> bool:
-        return bool(uppermost(tree, FILES))
+        return bool(find_by_name(tree, FILES))
 
     def read(self, tree: FileTree) -> ImageIndex:
-        found = uppermost(tree, FILES)
-        arrays, names, parts, remarks = [], [], [], copies_left_out(tree, found)
-        for file, name in found.items():
-            if FILES[file] in parts:
-                raise KedgeError(
-                    f"{tree.path / name}: there is a file for the part '{FILES[file]}' already; "
-                    "keep one of them."
-                )
-            path = tree.local(name)
-            record = fields(path, "image_data", "class_dict")
-            pixels = pixels_of(record["image_data"], path, "image_data")
-            of = _class_of_each(record["class_dict"], path, FILES[file], len(pixels))
-            remarks += _remarks(record["class_dict"], of, path)
-            arrays.append(pixels)
-            names += of
-            parts += [FILES[file]] * len(of)
-        return catalogued(
+        paths = find_by_name(tree, FILES)
+        arrays, names, parts, remarks = [], [], [], [*duplicate_remarks(tree, paths)]
+        for file, name in paths.items():
+            part, path = FILES[file], tree.local_path(name)
+            if part in parts:
+                raise KedgeError(f"{path}: another file holds the part '{part}'; keep one of them.")
+            record = load_dict(path, "image_data", "class_dict")
+            arrays.append(check_pixels(record["image_data"], path, "image_data"))
+            of_part = _class_of_each(record["class_dict"], path, part, len(arrays[-1]))
+            names += of_part
+            parts += [part] * len(of_part)
+            without = [f"image {i}" for i, name in enumerate(of_part) if name == NO_CLASS]
+            remarks += skipped_remark(without, "image", f"no class in {path.name}")
+            empty = [class_name(k) or str(k) for k, v in record["class_dict"].items() if not len(v)]
+            remarks += skipped_remark(sorted(empty), "class", f"no image in {path.name}")
+        return build_index(
             tree,
             self.form,
             names,
-            ArrayImages(arrays, [str(tree.path / name) for name in found.values()]),
+            ArrayImages(arrays, [str(tree.path / name) for name in paths.values()]),
             parts=parts,
-            files=list(found.values()),
+            files=list(paths.values()),
             remarks=remarks,
-        ).only(set(names) - {NOT_NAMED})
+        ).select_classes(set(names) - {NO_CLASS})
 
 
-def _class_of_each(by_class: Any, path: Path, part: str, n: int) -> list[str]:
-    if not isinstance(by_class, dict) or not by_class:
+def _class_of_each(images_of: Any, path: Path, part: str, n: int) -> list[str]:
+    """The class name of each of n images, from the dict of each class's image positions."""
+    if not isinstance(images_of, dict) or not images_of:
         raise KedgeError(f"{path}: expected 'class_dict' to be a dict of classes and their images.")
-    classes = [_named(key, part, path) for key in by_class]
-    number = np.full(n, -1, np.int64)
-    for k, value in enumerate(by_class.values()):
-        rows = whole_numbers(value, path, f"the images of {classes[k]!r} in 'class_dict'")
-        if rows.max(initial=-1) >= n:
+    classes = [_name(key, part, path) for key in images_of]
+    labels = np.full(n, -1, np.int64)
+    for k, value in enumerate(images_of.values()):
+        images = non_negative_ints(value, path, f"the images of {classes[k]!r} in 'class_dict'")
+        if images.max(initial=-1) >= n:
             raise KedgeError(
-                f"{path}: class {classes[k]!r} has image {rows.max()}, but the file has only "
-                f"{counted(n, 'image')}; get it again."
+                f"{path}: class {classes[k]!r} has image {images.max()}, but the file has only "
+                f"{pluralize(n, 'image')}; download it again."
             )
-        taken = rows[(number[rows] >= 0) & (number[rows] != k)]
+        taken = images[(labels[images] >= 0) & (labels[images] != k)]
         if len(taken):
-            other = classes[number[taken[0]]]
             raise KedgeError(
-                f"{path}: image {taken[0]} is both of class {other!r} and of class {classes[k]!r}."
+                f"{path}: image {taken[0]} is both of class {classes[labels[taken[0]]]!r} and of "
+                f"class {classes[k]!r}."
             )
-        number[rows] = k
-    if n and number.max() < 0:
+        labels[images] = k
+    if n and labels.max() < 0:
         raise KedgeError(f"{path}: 'class_dict' names none of the {n} images.")
-    return [classes[k] if k >= 0 else NOT_NAMED for k in number.tolist()]
+    return [classes[k] if k >= 0 else NO_CLASS for k in labels.tolist()]
 
 
-def _named(key: Any, part: str, path: Path) -> str:
-    if is_whole(key) and key >= 0:  # numbers start again in each file, so they are not enough
+def _name(key: Any, part: str, path: Path) -> str:
+    if is_int64(key) and key >= 0:  # each file counts from 0, so a number alone is ambiguous
         return f"{part} class {key:04}"
     name = class_name(key)
-    if not name or name == NOT_NAMED:
-        raise KedgeError(f"{path}: expected names of classes in 'class_dict', not {key!a:.80}.")
+    if not name or name == NO_CLASS:
+        raise KedgeError(f"{path}: expected class names in 'class_dict', not {key!a:.80}.")
     return name
-
-
-def _remarks(by_class: dict[Any, Any], of: Iterable[str], path: Path) -> list[str]:
-    return [
-        *left_out(
-            [f"image {i}" for i, name in enumerate(of) if name == NOT_NAMED],
-            f"image of {path.name} is of no class",
-            f"images of {path.name} are of no class",
-        ),
-        *left_out(
-            sorted(class_name(key) or str(key) for key, rows in by_class.items() if not len(rows)),
-            f"class of {path.name} has no image",
-            f"classes of {path.name} have no image",
-        ),
-    ]

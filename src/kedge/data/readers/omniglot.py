@@ -1,6 +1,6 @@
 """Omniglot: `images_background` and `images_evaluation`, each a folder or a .zip, or one of them.
 
-Within are `<Alphabet>/characterNN/*.png`. The two have different alphabets: they are the split.
+Both hold `<Alphabet>/characterNN/*.png` of different alphabets, so they are the split.
 """
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ import re
 from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree, open_tree
 from kedge.data.files.sniff import reject_failed_download
-from kedge.data.index import (
-    FileImages,
-    ImageIndex,
-    Joined,
-    catalogued,
-)
+from kedge.data.index import ConcatImages, FileImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
 
 PARTS = {"images_background": "train", "images_evaluation": "test"}
 HALF = r"(?:.*/)?(images_background|images_evaluation)"
 DRAWING = re.compile(HALF + r"/([^/]+/character\d+)/[^/]+")
-WITHOUT_HALF = re.compile(r"(?:.*/)?([^/]+/character\d+)/[^/]+")
+DRAWING_IN_HALF = re.compile(r"(?:.*/)?([^/]+/character\d+)/[^/]+")
 ARCHIVE = re.compile(HALF + r"\.zip")
 
 
@@ -33,36 +28,33 @@ class OmniglotReader(Reader):
         return any(_half_and_class(tree, n) or ARCHIVE.fullmatch(n) for n in tree.names)
 
     def read(self, tree: FileTree) -> ImageIndex:
-        """A folder counts before the archive of the same name, from which it will have come."""
-        there = _drawings(tree)
-        files = [name for half in there.values() for name in half]
-        trees = dict.fromkeys(there, tree)
+        halves = _drawings(tree)
+        files = [name for drawings in halves.values() for name in drawings]
+        trees = dict.fromkeys(halves, tree)
         for name in tree.names:
-            found = ARCHIVE.fullmatch(name)
-            if found and found[1] not in there:
-                reject_failed_download(tree.local(name))
-                packed = open_tree(tree.local(name))
-                there |= {
-                    half: drawn for half, drawn in _drawings(packed).items() if half == found[1]
-                }
-                if found[1] not in there:
-                    raise KedgeError(
-                        f"{tree.path / name}: expected <Alphabet>/characterNN/*.png in it; get it "
-                        "again."
-                    )
-                trees[found[1]] = packed
-                files.append(name)
-        halves = [half for half in PARTS if half in there]
-        return catalogued(
+            match = ARCHIVE.fullmatch(name)
+            if match is None or match[1] in halves:  # a folder is preferred to its archive
+                continue
+            half, path = match[1], tree.local_path(name)
+            reject_failed_download(path)
+            trees[half] = open_tree(path)
+            halves[half] = _drawings(trees[half]).get(half, {})
+            if not halves[half]:
+                raise KedgeError(
+                    f"{path}: expected <Alphabet>/characterNN/*.png in it; download it again."
+                )
+            files.append(name)
+        found = [half for half in PARTS if half in halves]
+        return build_index(
             tree,
             self.form,
-            [drawn for half in halves for drawn in there[half].values()],
-            Joined([FileImages(trees[half], list(there[half])) for half in halves]),
-            parts=[PARTS[half] for half in halves for _ in there[half]],
+            [name for half in found for name in halves[half].values()],
+            ConcatImages([FileImages(trees[half], list(halves[half])) for half in found]),
+            parts=[PARTS[half] for half in found for _ in halves[half]],
             files=files,
             remarks=[
                 *(r for other in trees.values() if other is not tree for r in other.remarks),
-                *(f"{half} is not there" for half in PARTS if half not in there),
+                *(f"{half} is missing" for half in PARTS if half not in halves),
             ],
             image_size=28,
             inverted=True,
@@ -70,18 +62,18 @@ class OmniglotReader(Reader):
 
 
 def _drawings(tree: FileTree) -> dict[str, dict[str, str]]:
-    """Of each half that is there, the class of each drawing."""
-    there: dict[str, dict[str, str]] = {}
+    """For each half in the tree, the class of each drawing."""
+    halves: dict[str, dict[str, str]] = {}
     for name in filter(looks_like_image, tree.names):
-        if found := _half_and_class(tree, name):
-            there.setdefault(found[0], {})[name] = found[1]
-    return there
+        if match := _half_and_class(tree, name):
+            halves.setdefault(match[0], {})[name] = match[1]
+    return halves
 
 
 def _half_and_class(tree: FileTree, name: str) -> tuple[str, str] | None:
-    if found := DRAWING.fullmatch(name):
-        return found[1], found[2]
-    half = tree.path.name.partition(".")[0]  # perhaps the half itself was given
-    if half in PARTS and (found := WITHOUT_HALF.fullmatch(name)):
-        return half, found[1]
+    if match := DRAWING.fullmatch(name):
+        return match[1], match[2]
+    half = tree.path.name.partition(".")[0]  # the tree may be one half itself
+    if half in PARTS and (match := DRAWING_IN_HALF.fullmatch(name)):
+        return half, match[1]
     return None

@@ -1,6 +1,6 @@
 """`*.parquet` as Hugging Face writes it: a column of encoded images and a column of labels.
 
-Labels are read at once, column-wise; images when they are fetched, a few rows at a time.
+Labels are read at once; images when they are fetched, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -13,184 +13,179 @@ from itertools import accumulate
 
 import numpy as np
 
-from kedge.data.decode import Picture, looks_like_image
+from kedge.data.decode import RawImage, looks_like_image
 from kedge.data.files.file_tree import FileTree, FolderTree
 from kedge.data.files.parquet_file import (
-    MOST_ROWS,
-    Cursor,
+    MAX_ROWS,
+    ImageCursor,
     Shard,
-    examined,
     holds_images,
     is_parquet,
+    open_shard,
 )
 from kedge.data.index import (
     PART_NAMES,
     ImageIndex,
     ImageSource,
-    distinct,
-    not_read,
-    numbered,
-    stamped,
+    names_of_numbers,
+    tree_stamp,
+    unique_names,
+    unread_remarks,
 )
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
-from kedge.utils.text import left_out
+from kedge.utils.text import pluralize, skipped_remark
 
-SHARD = re.compile(r"[-_.]?(\d{1,9})-of-(\d{1,9})")
+SHARD_NUMBER = re.compile(r"[-_.]?(\d{1,9})-of-(\d{1,9})")
 
 
 class ParquetReader(Reader):
     form = "Parquet"
 
     def recognises(self, tree: FileTree) -> bool:
-        files = _files(tree)
+        files = _parquet_files(tree)
         if not files or not any("/" in name and looks_like_image(name) for name in tree.names):
             return bool(files)
-        # Beside folders of images, a Parquet file may be but a table that describes them.
+        # Beside folders of images, a Parquet file may be a table that describes them.
         if not isinstance(tree, FolderTree):
             return False
         try:
-            return holds_images(tree.local(files[0]))
+            return holds_images(tree.local_path(files[0]))
         except KedgeError:
-            return True  # `read` will say what is wrong with it
+            return True  # `read` tells the user what is wrong
 
     def read(self, tree: FileTree) -> ImageIndex:
-        files, remarks = _of_the_split(_files(tree))
-        remarks += _absent(tree, files)
-        shards = [examined(tree.local(name), _part(name)) for name in files]
-        _refuse_mixture(shards)
-        n = sum(shard.n_rows for shard in shards)
-        if n > MOST_ROWS:
-            raise KedgeError(f"{tree.path}: {n} images are too many, {MOST_ROWS} can be read.")
+        files = _parquet_files(tree)
+        no_part = [name for name in files if not _part(name)]
+        remarks = []
+        if 0 < len(no_part) < len(files):
+            files = [name for name in files if _part(name)]
+            remarks += skipped_remark(no_part, "file", "in no part of the split")
+        remarks += _missing_shards(tree, files)
+        shards = [open_shard(tree.local_path(name), _part(name)) for name in files]
+        _check_agreement(shards)
+        n_rows = sum(shard.n_rows for shard in shards)
+        if n_rows > MAX_ROWS:
+            raise KedgeError(f"{tree.path}: {n_rows} images are too many, at most {MAX_ROWS}.")
         if any(len(set(shard.names)) < len(shard.names) for shard in shards):
             remarks.append("some classes have the same name, so their label was added to it")
-            shards = [replace(shard, names=distinct(shard.names)) for shard in shards]
-        seen: dict[int | str, int] = {}
-        labels = [shard.labels(seen) for shard in shards]
-        for k, there in enumerate(labels):
-            if (there < 0).any():
-                rows = np.flatnonzero(there >= 0)
-                shards[k], labels[k] = replace(shards[k], rows=rows), there[rows]
-        if lost := n - sum(map(len, labels)):
-            have, were = ("image has", "was") if lost == 1 else ("images have", "were")
-            remarks.append(f"{lost} {have} no label, or none of a class, and {were} left out")
-        names = numbered(list(seen))
+            shards = [replace(shard, names=unique_names(shard.names)) for shard in shards]
+        label_numbers: dict[int | str, int] = {}
+        labels = [shard.labels(label_numbers) for shard in shards]
+        for k, of_shard in enumerate(labels):
+            if (of_shard < 0).any():
+                rows = np.flatnonzero(of_shard >= 0)
+                shards[k], labels[k] = replace(shards[k], rows=rows), of_shard[rows]
+        if n_skipped := n_rows - sum(map(len, labels)):
+            remarks.append(f"{pluralize(n_skipped, 'image')} skipped (no label, or an invalid one)")
+        names = names_of_numbers(list(label_numbers))
         classes = tuple(sorted(names))
         order = {name: i for i, name in enumerate(classes)}
-        number = np.array([order[name] for name in names], dtype=np.int64)
+        class_of_number = np.array([order[name] for name in names], dtype=np.int64)
         with_parts = [shard for shard in shards if shard.part and len(shard.rows)]
-        parts = [p for p in dict.fromkeys(PART_NAMES.values()) if p in {s.part for s in with_parts}]
+        used = {shard.part for shard in with_parts}
+        parts = [part for part in dict.fromkeys(PART_NAMES.values()) if part in used]
         form = f"{self.form}, split in {', '.join(parts)}" if parts else self.form
         return ImageIndex(
             tree.path,
             form,
             classes,
-            number[np.concatenate(labels)],
+            class_of_number[np.concatenate(labels)],
             ParquetImages(shards),
-            stamped(tree, files),
+            tree_stamp(tree, files),
             tuple(parts),
             np.repeat(
                 np.array([parts.index(shard.part) for shard in with_parts], dtype=np.uint8),
                 [len(shard.rows) for shard in with_parts],
             ),
-            (*tree.remarks, *remarks, *not_read(tree, form, _files(tree))),
+            (*tree.remarks, *remarks, *unread_remarks(tree, form, _parquet_files(tree))),
         )
 
 
 class ParquetImages(ImageSource):
-    """Rows of files. The place where the last call ended is kept: the next goes on from there."""
+    """The images of several files. Each call of `fetch` goes on where the last one ended."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = shards
         self.ends = list(accumulate(len(shard.rows) for shard in shards))
-        self._cursor: Cursor | None = None
+        self._cursor: ImageCursor | None = None
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
 
     def name(self, i: int) -> str:
-        shard, row = self._place(i)
+        shard, row = self._locate(i)
         return f"{shard.path}, row {row}"
 
-    def fetch(self, numbers: Sequence[int]) -> Iterator[Picture]:
-        cursor, self._cursor = self._cursor, None  # taken: two calls at a time have one each
+    def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
+        cursor, self._cursor = self._cursor, None  # calls at the same time must not share one
         try:
             for i in numbers:
-                shard, row = self._place(i)
+                shard, row = self._locate(i)
                 if cursor is None or cursor.shard is not shard:
-                    cursor = Cursor(shard)
+                    cursor = ImageCursor(shard)
                 yield cursor.image(row)
         finally:
             self._cursor = cursor
 
-    def _place(self, i: int) -> tuple[Shard, int]:
+    def _locate(self, i: int) -> tuple[Shard, int]:
         k = bisect_right(self.ends, i)
         return self.shards[k], int(self.shards[k].rows[i - (self.ends[k - 1] if k else 0)])
 
 
-def _files(tree: FileTree) -> list[str]:
+def _parquet_files(tree: FileTree) -> list[str]:
     return sorted(name for name in tree.names if is_parquet(name))
 
 
 def _part(name: str) -> str:
-    """From how the file's name begins, else from its folders, else from how the name ends."""
+    """The part, from the first word of the file's name, else its folders, else the last word."""
     *folders, last = name.lower().removesuffix(".parquet").split("/")
-    words = re.findall("[a-z]+", SHARD.split(last)[0]) or [""]
-    above = [folder.removeprefix("partial-") for folder in reversed(folders)]
-    hints = (words[0], *above, words[-1])
+    words = re.findall("[a-z]+", SHARD_NUMBER.split(last)[0]) or [""]
+    parents = [folder.removeprefix("partial-") for folder in reversed(folders)]
+    hints = (words[0], *parents, words[-1])
     return next((PART_NAMES[hint] for hint in hints if hint in PART_NAMES), "")
 
 
-def _of_the_split(files: list[str]) -> tuple[list[str], list[str]]:
-    """All files if there is no split; otherwise those of it, and a remark on the others."""
-    strays = [name for name in files if not _part(name)]
-    if not strays or len(strays) == len(files):
-        return files, []
-    remarks = left_out(
-        strays,
-        "file belongs to no part of the split",
-        "files belong to no part of the split",
-    )
-    return [name for name in files if _part(name)], [*remarks]
-
-
-def _absent(tree: FileTree, files: list[str]) -> list[str]:
-    """What the names of shards say of those that are not there."""
-    there: dict[tuple[str, int], set[int]] = {}
-    known: dict[tuple[str, str], str] = {}
+def _missing_shards(tree: FileTree, files: list[str]) -> list[str]:
+    """Remarks on shards that are missing, judged by the names of the others."""
+    numbers: dict[tuple[str, int], set[int]] = {}
+    first_of: dict[tuple[str, str], str] = {}
     for name in files:
         folder = name.rfind("/") + 1
-        if not (found := SHARD.search(name, folder)):
+        if not (match := SHARD_NUMBER.search(name, folder)):
             continue
-        there.setdefault((name[: found.start()], int(found[2])), set()).add(int(found[1]))
+        numbers.setdefault((name[: match.start()], int(match[2])), set()).add(int(match[1]))
         if part := _part(name):
-            twin = known.setdefault((part, name[folder : found.end()]), name)
+            twin = first_of.setdefault((part, name[folder : match.end()]), name)
             if twin != name:
                 raise KedgeError(
                     f"{tree.path}: {twin} and {name} are the same shard of two data sets; give "
                     "the folder of one of them."
                 )
     return [
-        f"only {len(shards)} of the {total} shards of {stem} {'is' if len(shards) == 1 else 'are'} "
-        "there"
-        for (stem, total), shards in there.items()
+        f"{stem}: only {len(shards)} of {total} shards found"
+        for (stem, total), shards in numbers.items()
         if len(shards) < total
     ]
 
 
-def _refuse_mixture(shards: list[Shard]) -> None:
-    """Shards of one part must agree. Parts may have classes of their own, if these have names."""
+def _check_agreement(shards: list[Shard]) -> None:
+    """Shards of a part must have the same columns and classes.
+
+    Parts may have different classes, if these have names.
+    """
     firsts: dict[str, Shard] = {}
     for shard in shards:
         first = firsts.setdefault(shard.part, shard)
         if (shard.image, shard.label) != (first.image, first.label):
-            what = "have other columns"
+            difference = "columns"
         elif shard.names != first.names:
-            what = "name the classes differently"
-        elif shard.text != shards[0].text or bool(shard.names) != bool(shards[0].names):
-            first, what = shards[0], "have other labels"
+            difference = "class names"
+        elif shard.is_text != shards[0].is_text or bool(shard.names) != bool(shards[0].names):
+            first, difference = shards[0], "types of labels"
         else:
             continue
         raise KedgeError(
-            f"{shard.path}: this file and {first.path} {what}; give the files of one data set."
+            f"{shard.path}: this file and {first.path} have different {difference}; give the files "
+            "of one data set."
         )

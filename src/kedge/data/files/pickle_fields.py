@@ -1,0 +1,124 @@
+"""Checked fields of pickled data sets: pixels, labels and class names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from kedge.data.decode import MOST_PIXELS
+from kedge.data.files.file_tree import FileTree
+from kedge.data.files.sniff import reject_failed_download
+from kedge.data.files.unpickle import as_text, load_pickle
+from kedge.errors import KedgeError
+from kedge.utils.text import pluralize, skipped_remark
+
+
+def find_by_name(tree: FileTree, wanted: Collection[str]) -> dict[str, str]:
+    """The path in the tree of each wanted file name; of several, the one nearest to the root."""
+    paths: dict[str, list[str]] = {}
+    for path in tree.names:
+        if (name := path.rpartition("/")[2]) in wanted:
+            paths.setdefault(name, []).append(path)
+    return {
+        name: min(paths[name], key=lambda path: (path.count("/"), path))
+        for name in wanted
+        if name in paths
+    }
+
+
+def duplicate_remarks(tree: FileTree, found: dict[str, str]) -> tuple[str, ...]:
+    """A remark on further files with the names that `find_by_name` has found."""
+    read = set(found.values())
+    copies = [path for path in tree.names if path.rpartition("/")[2] in found and path not in read]
+    return skipped_remark(copies, "file", "same name as a file that was read")
+
+
+def load_dict(path: Path, *required: str) -> dict[Any, Any]:
+    """The dict that a pickle holds, with text keys in place of the bytes of Python 2."""
+    reject_failed_download(path)
+    record = load_pickle(path)
+    if not isinstance(record, dict):
+        raise KedgeError(
+            f"{path}: expected a dict{' with ' * bool(required)}{_quoted(required)} but found a "
+            f"{type(record).__name__}; this is another format, or another file of that name."
+        )
+    record = {as_text(k) if isinstance(k, bytes) else k: v for k, v in record.items()}
+    if missing := [key for key in required if key not in record]:
+        keys = _quoted(map(str, list(record)[:6])) or "nothing"
+        raise KedgeError(f"{path}: expected {_quoted(missing)} in it but found {keys:.200}.")
+    return record
+
+
+def check_pixels(value: Any, path: Path, key: str) -> UInt8[np.ndarray, "n h w 3"]:
+    """The same array, if it holds RGB images."""
+    if not isinstance(value, np.ndarray):
+        found = f"a {type(value).__name__}"
+    elif value.dtype != np.uint8 or value.ndim != 4 or value.shape[3] != 3:
+        found = f"{value.dtype} of shape {'×'.join(map(str, value.shape)) or 'none'}"
+    elif not 0 < value.shape[1] * value.shape[2] <= MOST_PIXELS:
+        found = f"images of {value.shape[1]}×{value.shape[2]} px"
+    else:
+        return value
+    raise KedgeError(
+        f"{path}: expected '{key}' to be uint8 of shape images×height×width×3 but found {found}."
+    )
+
+
+def non_negative_ints(value: Any, path: Path, what: str) -> Int64[np.ndarray, " n"]:
+    """Labels or indices, from a list or an array."""
+    numbers = None
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        if value.size == max(value.shape, default=0) and (value.size == 0 or value.max() < 1 << 63):
+            numbers = value.reshape(-1).astype(np.int64)
+    elif isinstance(value, list | tuple) and all(map(is_int64, value)):
+        numbers = np.fromiter(map(int, value), np.int64, len(value))
+    if numbers is None or numbers.min(initial=0) < 0:
+        raise KedgeError(
+            f"{path}: expected {what} to be a list of whole numbers, 0 or more; this is another "
+            "format, or the file is damaged."
+        )
+    return numbers
+
+
+def is_int64(value: Any) -> bool:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        return False
+    return -(1 << 63) <= int(value) < 1 << 63
+
+
+def check_one_label_each(path: Path, n_images: int, n_labels: int) -> None:
+    if n_images != n_labels:
+        raise KedgeError(
+            f"{path}: expected one label per image but found {pluralize(n_images, 'image')} and "
+            f"{pluralize(n_labels, 'label')}; download it again."
+        )
+
+
+def class_name(value: Any) -> str:
+    """A class name that Python 2 or 3 wrote; empty if it is not valid text."""
+    if not isinstance(value, str | bytes | memoryview) or len(value) > 1000:
+        return ""
+    name = as_text(value)
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # a surrogate
+        return ""
+    return name
+
+
+def class_names(value: Any, labels: Int64[np.ndarray, " n"]) -> list[str]:
+    """Class names by label; empty unless there is a distinct one for each label."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist() if value.ndim == 1 and value.dtype.kind in "SU" else None
+    if not isinstance(value, list | tuple) or len(value) <= labels.max(initial=0):
+        return []
+    names = [class_name(name) for name in value]
+    return names if all(names) and len(set(names)) == len(names) else []
+
+
+def _quoted(keys: Iterable[str]) -> str:
+    return ", ".join(map(ascii, keys))  # on one line, whatever characters they hold
