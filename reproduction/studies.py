@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kedge.evaluation.results import Score
 from kedge.experiments import paper
-from kedge.experiments.records import INDEX, PairedDifference, Record, RecordSet
+from kedge.experiments.records import INDEX, Record, RecordSet
 from reproduction.pooling import Effect
 
 RECORDS = Path(__file__).parent / "records"
@@ -75,6 +75,11 @@ class Study:
             scores.append(score)
 
 
+def minus(a: Score, b: Score) -> Score:
+    """a − b of two independent scores."""
+    return Score(a.mean - b.mean, math.hypot(a.ci, b.ci), a.n)
+
+
 def mean_effect(name: str, scores: list[Score], independent: bool = False) -> Effect:
     n = len(scores)
     ci = math.hypot(*(score.ci for score in scores)) / n
@@ -112,10 +117,10 @@ def record_studies(records: dict[str, RecordSet]) -> list[Study]:
 
 
 def _setting_key(folder: str, record: Record) -> str:
-    config = {key: record.config.get(key) for key in ("episode", "backbone", "head")}
-    schedule = record.config.get("schedule", {})
-    length = [schedule.get(key) for key in ("epochs", "episodes", "tasks")]
-    return json.dumps([folder.split("-")[0], record.name, length, config], sort_keys=True)
+    """Equal for records of one study: learning rates and the like are never varied here."""
+    config = [record.config[key] for key in ("episode", "backbone", "head")]
+    schedule = [record.config["schedule"].get(key) for key in ("epochs", "episodes", "tasks")]
+    return json.dumps([folder.split("-")[0], record.name, schedule, config], sort_keys=True)
 
 
 def _empty_study(folder: str, record: Record) -> Study:
@@ -148,12 +153,9 @@ def _record_scores(record: Record) -> Iterator[tuple[Comparison, Score]]:
     if record.rounds[-1] == 1:
         stages = {1: [FIRST, LAST]}
     for pair in record.pairs:
+        pool = "unseen" if pair.pool == "unseen_both" else pair.pool
         for stage in stages.get(pair.round, ()):
-            yield (pair.a, pair.b, _pool(pair), stage), pair.difference
-
-
-def _pool(pair: PairedDifference) -> str:
-    return "unseen" if pair.pool == "unseen_both" else pair.pool
+            yield (pair.a, pair.b, pool, stage), pair.difference
 
 
 # ── the paper ────────────────────────────────────────────────────────────────────────────────
@@ -166,19 +168,16 @@ def paper_studies() -> list[Study]:
     Its intervals are of single methods, so that a difference has a wider one than ours, which are
     paired by episode.
     """
-    studies: dict[tuple[str, ...], Study] = {}
+    studies: dict[str, Study] = {}
     for table in paper.tables().values():
         if any(column.by_ways for column in table.columns):
             continue
         for dataset in table.datasets:
             for shots in dict.fromkeys(column.n_shot for column in table.columns):
-                setting = _paper_setting(table, dataset)
-                head = HEADS[table.head]
-                key = (setting, head, str(shots))
-                name = ", ".join(
-                    [head, f"{shots}-shot", *([] if setting == "random" else [setting])]
-                )
-                study = studies.setdefault(key, Study("paper", setting, head, str(shots), name))
+                setting, head = _paper_setting(table, dataset), HEADS[table.head]
+                name = f"{head}, {shots}-shot" + ("" if setting == "random" else f", {setting}")
+                study = Study("paper", setting, head, str(shots), name)
+                study = studies.setdefault(name, study)
                 study.links.append(f"table {table.number}")
                 for comparison, score in _paper_scores(table, dataset, shots):
                     study.scores.setdefault(comparison, [score])
@@ -201,13 +200,14 @@ def _paper_scores(
         stages = {"round I": [FIRST], "round II": [LAST]}.get(column.group, [FIRST, LAST])
         pool = "unseen" if column.pool == "unseen_both" else column.pool
         for a, b in itertools.combinations(rows, 2):
-            cells = (a.cells[i], b.cells[i])
-            if any(LEFT_OUT & set(cell.faults) for cell in cells):
-                continue
-            ci = math.hypot(*(cell.ci or 0.0 for cell in cells))
-            score = Score(cells[0].mean - cells[1].mean, ci, 2000)
-            for stage in stages:
-                yield (a.label, b.label, pool, stage), score
+            if LEFT_OUT.isdisjoint((*a.cells[i].faults, *b.cells[i].faults)):
+                score = minus(_printed(a.cells[i]), _printed(b.cells[i]))
+                for stage in stages:
+                    yield (a.label, b.label, pool, stage), score
+
+
+def _printed(cell: paper.Cell) -> Score:
+    return Score(cell.mean, cell.ci or 0.0, 2000)
 
 
 # ── comparisons that are no difference of two methods in one table ───────────────────────────
@@ -217,18 +217,15 @@ def two_rounds_effects(source: str, records: dict[str, RecordSet]) -> list[Effec
     """IDA on unseen classes: the new classes in two updates − in one, trained apart."""
     name = "two updates − one"
     if source == "paper":
-        once, twice = paper.table("mini-pn"), paper.table("two-rounds")
-        cells = (twice.cell("IDA", "round II unseen"), once.cell("IDA", "5-shot unseen"))
-        ci = math.hypot(*(cell.ci or 0.0 for cell in cells))
-        return [Effect(name, cells[0].mean - cells[1].mean, ci, 1, independent=True)]
-    single = records["tiny-pn" if source == "tiny" else "drawings-mini-pn"].parts
-    (one,) = (r for r in single.values() if r.config["episode"]["n_shot"] == 5)
-    b = one.score("IDA", 1, "unseen")
-    scores = []
-    for folder in (f for f in records if f.split(".")[0] == f"{source}-two-rounds"):
-        a = records[folder].parts[""].score("IDA", 2, "unseen")
-        scores.append(Score(a.mean - b.mean, math.hypot(a.ci, b.ci), a.n))
-    return [mean_effect(name, scores, independent=True)]
+        once = _printed(paper.table("mini-pn").cell("IDA", "5-shot unseen"))
+        twice = [_printed(paper.table("two-rounds").cell("IDA", "round II unseen"))]
+    else:
+        parts = records["tiny-pn" if source == "tiny" else "drawings-mini-pn"].parts
+        (record,) = (r for r in parts.values() if r.config["episode"]["n_shot"] == 5)
+        once = record.score("IDA", 1, "unseen")
+        folders = [folder for folder in records if folder.split(".")[0] == f"{source}-two-rounds"]
+        twice = [records[folder].parts[""].score("IDA", 2, "unseen") for folder in folders]
+    return [mean_effect(name, [minus(score, once) for score in twice], independent=True)]
 
 
 def shape_effects(source: str, records: dict[str, RecordSet]) -> list[Effect]:
@@ -237,11 +234,8 @@ def shape_effects(source: str, records: dict[str, RecordSet]) -> list[Effect]:
     On unseen classes; the mean over the shapes of the test episodes.
     """
     by_head = [_shape_ranges(source, head, records) for head in ("pn", "ecm")]
-    if not all(by_head) or by_head[0].keys() != by_head[1].keys():
-        return []
-    scores = [(pn, by_head[1][shape]) for shape, pn in by_head[0].items()]
-    mean = sum(pn.mean - ecm.mean for pn, ecm in scores) / len(scores)
-    ci = sum(math.hypot(pn.ci, ecm.ci) for pn, ecm in scores) / len(scores)
+    gaps = [minus(pn, by_head[1][shape]) for shape, pn in by_head[0].items()]
+    mean, ci = (sum(each) / len(gaps) for each in zip(*((g.mean, g.ci) for g in gaps), strict=True))
     return [Effect("ways and shots", mean, ci, 1, independent=True)]
 
 
@@ -251,7 +245,7 @@ def _shape_ranges(source: str, head: str, records: dict[str, RecordSet]) -> dict
     if source == "paper":
         for row, column, cell in paper.table(f"ways-shots-{head}").walk():
             if row.label != "range":
-                by_shape.setdefault(column.key, []).append(Score(cell.mean, cell.ci or 0.0, 2000))
+                by_shape.setdefault(column.key, []).append(_printed(cell))
     else:
         for record in records[f"{source}-ways-shots-{head}"].parts.values():
             last = record.rounds[-1]
@@ -259,10 +253,5 @@ def _shape_ranges(source: str, head: str, records: dict[str, RecordSet]) -> dict
                 if info.pool == "unseen" and info.shape is not None:
                     score = record.score("NU", last, info.name)
                     by_shape.setdefault(f"{info.shape.n_way}/{info.shape.n_shot}", []).append(score)
-    return {shape: _range(scores) for shape, scores in by_shape.items()}
-
-
-def _range(scores: Iterable[Score]) -> Score:
-    ordered = sorted(scores, key=lambda score: score.mean)
-    low, high = ordered[0], ordered[-1]
-    return Score(high.mean - low.mean, math.hypot(high.ci, low.ci), high.n)
+    ordered = {s: sorted(scores, key=lambda one: one.mean) for s, scores in by_shape.items()}
+    return {shape: minus(scores[-1], scores[0]) for shape, scores in ordered.items()}
