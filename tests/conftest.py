@@ -1,18 +1,19 @@
-"""Shared by all tests: a few folders of small images, and the real command as a real process."""
+"""Shared by all tests: small folders of images, and several ways to run the command."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import random
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,17 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-# Many tests compare bits, which a GPU does not promise. No test of a GPU is among them yet.
+# Many tests compare bits, which a GPU does not promise.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 TIMEOUT = 120  # seconds: far more than any command of the tests needs
-# Bits depend on the number of threads, and threads of several processes get in each other's way.
+# Bits depend on the number of threads, and threads of several processes slow each other down.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process leaves behind."""
+    """Exit code and output of a command."""
 
     rc: int
     out: str
@@ -40,7 +41,7 @@ class Ended:
 
     @property
     def sentence(self) -> str:
-        """The one sentence that a user gets for an error that is theirs."""
+        """The error message; fails unless it is one line of standard error and all of it."""
         assert self.rc == 1, self
         assert "Traceback" not in self.err, self.err
         lines = [line for line in self.err.splitlines() if line]
@@ -50,8 +51,51 @@ class Ended:
         return lines[0].removeprefix("kedge: ")
 
 
+# ── the command in this process ──────────────────────────────────────────────────────────────
+
+
+class Cli:
+    """`kedge` inside the test process, without the seconds that a new process takes to import."""
+
+    def __call__(self, *args: object, cwd: Path | None = None, stdin: bytes = b"") -> Ended:
+        import kedge.cli
+
+        out, err, given = (io.TextIOWrapper(io.BytesIO(b), "utf-8") for b in (b"", b"", stdin))
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "argv", ["kedge", *map(str, args)])
+            patch.setattr(sys, "stdin", given)
+            patch.setattr(kedge.cli, "keep_freed_memory", lambda: None)
+            patch.setenv("COLUMNS", "80")
+            if cwd is not None:
+                patch.chdir(cwd)
+            try:
+                kedge.cli.main()
+                rc = 0
+            except SystemExit as end:
+                rc = int(end.code or 0)
+            finally:
+                signal.signal(signal.SIGTERM, on_sigterm)
+        printed = (stream.buffer.getvalue().decode() for stream in (out, err) if not stream.flush())
+        return Ended(rc, *printed)
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    return Cli()
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the type checks of the tests, which would raise before the option's own."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────
+
+
 class Command:
-    """`kedge`, as it is installed beside this interpreter."""
+    """`kedge`, as it is installed beside this interpreter, as a process."""
 
     def __init__(self) -> None:
         path = shutil.which("kedge", path=str(Path(sys.executable).parent))
@@ -59,7 +103,12 @@ class Command:
         self.path = path
 
     def __call__(self, *args: str | Path, cwd: Path | None = None) -> Ended:
-        return finish(self.start(*args, cwd=cwd))
+        process = self.start(*args, cwd=cwd)
+        try:
+            out, err = process.communicate(timeout=TIMEOUT)
+        finally:
+            process.kill()
+        return Ended(process.returncode, out, err)
 
     def start(self, *args: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
         return start([self.path, *map(str, args)], cwd)
@@ -83,20 +132,6 @@ def start(
         # A shell that runs the tests in the background has told them to ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-
-
-def finish(process: subprocess.Popen[str]) -> Ended:
-    try:
-        out, err = process.communicate(timeout=TIMEOUT)
-    finally:
-        process.kill()
-    return Ended(process.returncode, out, err)
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: the type checks of the tests would speak before the option's own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")
@@ -135,10 +170,9 @@ for line in sys.stdin:
 
 
 class Ready:
-    """A process that has loaded PyTorch already: each piece of code gets a fork of it.
+    """A process that has imported kedge and PyTorch; each piece of code runs in a fork of it.
 
-    So a test has a real process, to be killed if need be, without the seconds that its imports
-    take. One runs at a time.
+    A test gets a real process, which it may kill, without waiting for imports. One runs at a time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -176,7 +210,7 @@ class Ready:
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ready]:
     ready = Ready(tmp_path_factory.mktemp("ready"))
     yield ready
-    ready.process.communicate(timeout=TIMEOUT)  # the end of its input is the end of it
+    ready.process.communicate(timeout=TIMEOUT)  # it ends at the end of its input
 
 
 PLAINLY = """
@@ -194,9 +228,9 @@ for name, expression in json.loads({expressions!r}).items():
 
 @pytest.fixture(scope="session")
 def plainly(ready: Ready) -> Callable[[dict[str, str]], dict[str, dict[str, Any]]]:
-    """What some expressions give in a process of their own, without the type checks of the tests.
+    """Evaluate expressions in another process, without the type checks of the tests.
 
-    Those checks would stop much that a user's mistake gets through.
+    Returns for each its value or error in words, and by how much memory has grown.
     """
 
     def evaluate(expressions: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -207,20 +241,20 @@ def plainly(ready: Ready) -> Callable[[dict[str, str]], dict[str, dict[str, Any]
     return evaluate
 
 
-SECONDS = 5  # of the processor, for one case
-ROOM = 1 << 30  # bytes of addresses that all cases have together, beyond the start
-HANG = 400  # seconds for all of them
+SECONDS = 5  # CPU time of one case
+ROOM = 1 << 30  # bytes of address space for all cases together
+HANG = 400  # seconds for all cases together
 
 
 @dataclass(frozen=True)
 class Watched(Ended):
-    """What one of many cases did to the process that it ran in."""
+    """What one of many cases printed, and what it cost."""
 
     seconds: float
     grown: int  # MiB
 
     def fault(self, *names: str) -> str:
-        """What is wrong with a refusal; nothing if it is one sentence that names the file."""
+        """Why this is not a proper error message; "" if it is one line that names the file."""
         lines = self.err.split("\n")[:-1]
         if self.rc != 1 or len(lines) != 1 or "Traceback" in self.err:
             return f"ended with {self.rc}: {self.err[-1500:]}"
@@ -237,16 +271,16 @@ class Watched(Ended):
 
 @pytest.fixture(scope="session")
 def watched() -> Callable[..., dict[str, Watched]]:
-    """Run many cases in one process that is watched from within: see watched.py.
+    """Run many cases in one process with limits on time and memory: see watched.py.
 
-    Time and memory are limited for each; the folder is for what they print.
+    The folder is for what they print.
     """
 
     def watch(
         cases: list[list[str]], folder: Path, cwd: Path | None = None, **environment: str
     ) -> dict[str, Watched]:
         if not Path("/proc/self/status").exists():
-            pytest.skip("memory is watched by what Linux says of it")
+            pytest.skip("memory is read from /proc")
         files = [str(folder / name) for name in ("out", "err")]
         process = subprocess.run(
             [sys.executable, "-P", str(Path(__file__).with_name("watched.py"))],
@@ -293,25 +327,19 @@ def _runs(process: subprocess.Popen[str] | int) -> bool:
     return True
 
 
-SHORT = shlex.split(
-    "--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 40 --seed 3"
-)
+OPTIONS = "--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 40 --seed 3"
 
 
 @pytest.fixture(scope="session")
 def by_command(
-    kedge: Command,
-    ready: Ready,
-    first: Path,
-    second: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    cli: Cli, first: Path, second: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """Two models by the command: "base" of the first folder, "next" with the second one."""
+    """Two models by the command: "base" of the first folder, "next" updated with the second."""
     folder = tmp_path_factory.mktemp("models")
     base, better = folder / "base.kedge", folder / "next.kedge"
-    trained = kedge("train", first, "--out", base, "--width", "4", *SHORT)
+    trained = cli("train", first, "--out", base, "--width", "4", *OPTIONS.split())
     assert trained.rc == 0, trained.err
-    updated = ready.kedge("update", base, second, "--out", better, *SHORT)
+    updated = cli("update", base, second, "--out", better, *OPTIONS.split())
     assert updated.rc == 0, updated.err
     assert trained.out.startswith(f"{base}: round 0 (base), 6 classes known; validation accuracy ")
     assert updated.out.startswith(f"{better}: round 1 (IDA), 12 classes known; ")
@@ -326,14 +354,14 @@ def by_command(
 def few() -> Iterator[dict[int, str]]:
     """Names of protocols by the number of their rounds: 4 classes of 16 px in each role, of which
     6 to 8 images train and 4 are held out."""
-    # Here, since kedge must not be imported before the type checks of the tests are in place.
+    # Imported here, since the type checks of the tests must be in place before kedge is.
     from kedge.benchmarks import PROTOCOLS, Protocol
     from kedge.benchmarks.base import Split
     from kedge.data.table import ImageTable
     from kedge.utils.seeding import generator
 
     def images(n: int) -> ImageTable:
-        """Each class a coarse pattern of its own under noise; of some there are more images."""
+        """Each class is a coarse pattern under noise; some have more images than others."""
         seeded = torch.Generator().manual_seed(0)
         coarse = torch.rand(n, 4, 4, generator=seeded)
         patterns = coarse.repeat_interleave(4, 1).repeat_interleave(4, 2)
@@ -363,7 +391,7 @@ DrawClasses = Callable[..., Path]
 
 
 def stripes(number: int, of: int, rng: random.Random, side: int) -> Image.Image:
-    """Bright stripes; each class has its own angle and width, each image its own place."""
+    """Bright stripes; each class has its own angle and gap, each image its own offset."""
     image = Image.new("L", (side, side), rng.randrange(30))
     pen = ImageDraw.Draw(image)
     angle, gap = math.pi * number / of, 5 + 3 * (number % 2)
