@@ -1,7 +1,8 @@
 """Render the results from the committed records.
 
-python -m reproduction             docs/results.md with its figure, and reproduction/claims.md
-python -m reproduction --records   first also the tables and figures beside every record
+python -m reproduction                     docs/results.md, its figure and reproduction/claims.md
+python -m reproduction --records           first the tables and figures beside every record
+python -m reproduction --records NAME ...  the same beside some records
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from kedge.experiments.records import INDEX
@@ -29,15 +31,16 @@ def render_pages(evidence: Evidence) -> dict[Path, bytes]:
     }
 
 
-def render_records() -> None:
+def render_records(names: Sequence[str]) -> None:
     """Renew the reports beside the records; only files that are kept there already."""
-    from kedge.report import write_collection, write_report  # slow to import: needs PyTorch
+    from kedge.report import write_record_set, write_report  # slow to import: needs PyTorch
 
-    for name, record_set in load_records().items():
-        folder = RECORDS / name
+    records = load_records()
+    for name in names or records:
+        folder, record_set = RECORDS / name, records[name]
         with tempfile.TemporaryDirectory() as temporary:
             if (folder / INDEX).exists():
-                write_collection(record_set, temporary)
+                write_record_set(record_set, temporary)
             else:
                 write_report(record_set.parts[""], temporary)
             for file in (path for path in Path(temporary).rglob("*") if path.is_file()):
@@ -50,9 +53,10 @@ def render_records() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--records", action="store_true", help="renew the reports of the records")
-    if parser.parse_args().records:
-        render_records()
+    parser.add_argument("--records", nargs="*", metavar="NAME", help="renew reports of records")
+    names = parser.parse_args().records
+    if names is not None:
+        render_records(names)
     for path, content in render_pages(Evidence()).items():
         (ROOT / path).write_bytes(content)
         print(path)
