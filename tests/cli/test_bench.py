@@ -121,7 +121,7 @@ def test_each_part_has_a_folder_and_all_have_one_report(
 def test_every_line_says_of_which_part_it_is(
     jobs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
     monkeypatch.setattr("kedge.utils.progress.LINE_EVERY", 0)
     path = tmp_path / "own.toml"
     path.write_text(OWN.replace("few-2", "drawings"), encoding="utf-8")
@@ -154,7 +154,7 @@ def test_the_second_time_nothing_is_done_and_all_is_the_same(
         pytest.fail("it trained or tested again")
 
     before = written(copy).items() - reports(copy).items()
-    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
     monkeypatch.setattr("kedge.experiments.experiment.train_round", refuse)
     monkeypatch.setattr("kedge.experiments.experiment.evaluate", refuse)
     own = load_recipe(recipe)
@@ -196,7 +196,7 @@ def test_the_report_of_a_record_file_is_written_beside_it(
     done: tuple[Path, RecordSet, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has a name of its own gets a folder of its own: there may be more of them."""
-    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
     place = json.loads((done[0] / "recipe.json").read_text(encoding="utf-8"))["parts"]["1 shot"]
     for name in ("record.json", "monday.json"):
         shutil.copy(done[0] / place / "record.json", tmp_path / name)
@@ -226,7 +226,7 @@ def test_the_report_of_a_record_file_overwrites_nothing_but_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither what others have in a folder of its name, nor the report of another run."""
-    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
     file, folder = tmp_path / "monday.json", tmp_path / "monday"
     shutil.copy(next(done[0].glob("*/record.json")), file)
     if name == "record.json":
@@ -270,7 +270,7 @@ def test_a_part_that_cannot_work_is_found_before_anything_is_trained_or_written(
 def test_a_recipe_without_parts_lies_in_the_folder_itself(
     few: Few, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kedge.report.all_drawings", lambda record: [])
+    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
     path, folder = tmp_path / "plain.toml", tmp_path / "run"
     path.write_text(OWN.split("[parts")[0], encoding="utf-8")
     own = load_recipe(path)

@@ -28,7 +28,7 @@ from kedge.experiments.records import Record
 from kedge.models.model import Model
 from kedge.utils.atomic_io import (
     load_tensors,
-    only_one_process,
+    exclusive,
     save_tensors,
 )
 
@@ -138,15 +138,15 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "unknown head": (train("first", *SHORT, "--head", "svm"), ["'svm'", "prototype"]),
     "unknown option of a head": (
         train("first", *SHORT, "--head", "ecm step=5"),
-        ["'ecm step=5'", "steps", "rate"],
+        ["'ecm step=5'", "inner_steps", "inner_lr"],
     ),
-    "wrong option of a head": (train("first", *SHORT, "--head", "ecm steps=0"), ["ECM", "steps"]),
+    "wrong option of a head": (train("first", *SHORT, "--head", "ecm inner_steps=0"), ["ECM", "inner_steps"]),
     "wrong training of a head": (
         train("first", *SHORT, "--head", "ecm training=outer"),
         ["ECM", "joint", "inner"],
     ),
     "options that a head has not": (
-        train("first", *SHORT, "--head", "prototype steps=5"),
+        train("first", *SHORT, "--head", "prototype inner_steps=5"),
         ["prototype", "no options"],
     ),
     "option without a value": (train("first", *SHORT, "--head", "ecm steps"), ["name=value"]),
@@ -810,7 +810,7 @@ def test_a_second_process_is_told_of_the_file(
     ready: Ready, by_command: dict[str, Path], first: Path, tmp_path: Path, command: list[str]
 ) -> None:
     shutil.copy(by_command["base"], tmp_path)
-    with only_one_process(tmp_path, ".next.kedge.lock"):
+    with exclusive(tmp_path, ".next.kedge.lock"):
         ended = ready.kedge(*command, first, "--out", "next.kedge", *SHORT, *QUICK, cwd=tmp_path)
     said = "next.kedge: another kedge process is working here; wait for it or use another --out."
     assert ended.sentence == said
@@ -1016,9 +1016,9 @@ def test_a_recipe_is_run_by_its_path_and_options_change_it(
     ready: Ready, own: Path, tmp_path: Path, name_first: bool
 ) -> None:
     """Wherever its name stands among the options."""
-    without_figures = "import kedge.report; kedge.report.all_drawings = lambda record: []\n"
+    without_figures = "import kedge.report; kedge.report.all_figures = lambda record: []\n"
     data = ["--data", own.parent / "images"]
-    options = ["--eval-episodes", "10", "--head", "ecm steps=5", *data]
+    options = ["--eval-episodes", "10", "--head", "ecm inner_steps=5", *data]
     command = ["bench", own, *options] if name_first else ["bench", *options, own]
     ended = ready.kedge(*command, cwd=tmp_path, first=without_figures)
     assert ended.rc == 0, ended.err
@@ -1027,7 +1027,7 @@ def test_a_recipe_is_run_by_its_path_and_options_change_it(
     assert record.config["episode"] == {"n_way": [3, 4], "n_shot": 2, "n_query": 3}
     assert record.config["schedule"]["episodes"] == 2
     assert record.config["eval_episodes"] == 10
-    assert record.config["head"]["head"] == "ecm steps=5"
+    assert record.config["head"]["head"] == "ecm inner_steps=5"
     assert record.config["test_ways"] == [3, [2, 4]]
     assert record.score("FT", 1, "old at 2–4-way 2-shot").n == 10
     assert "FT" in ended.out
@@ -1081,7 +1081,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts its background
 from pathlib import Path
 import kedge.data.open as s, kedge.data.parallel_decode as d
 tempfile.tempdir = {temporary!r}
-s.IN_MEMORY = 0
+s.IN_MEMORY_BYTES = 0
 """
 SLOW = """
 fast = d.decode_each
@@ -1104,7 +1104,7 @@ def test_polite_kill_leaves_nothing_temporary(
     if when == "packing":
         # A thread that sleeps would be waited for, so this one is in the main thread.
         before += SLOW.format(begun=str(begun))
-        before += "d.in_parallel = lambda work, batches: map(work, batches)\n"
+        before += "d.map_batches = lambda work, batches: map(work, batches)\n"
     else:
         begun = tmp_path / "m.kedge.training"
     words = ["kedge", "train", str(first), "--out", str(tmp_path / "m.kedge"), "--width", "4"]

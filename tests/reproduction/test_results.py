@@ -59,9 +59,9 @@ def test_tables_beside_a_record_are_rendered_from_it(
 ) -> None:
     from kedge import report
 
-    monkeypatch.setattr(report, "_draw", lambda record: [])  # figures take long
+    monkeypatch.setattr(report, "draw_figures", lambda record: [])  # figures take long
     if (folder / INDEX).exists():
-        report.write_collection(RecordSet.load(folder), tmp_path)
+        report.write_record_set(RecordSet.load(folder), tmp_path)
     else:
         report.write_report(Record.load(folder / "record.json"), tmp_path)
     tables = [file for file in folder.iterdir() if file.stem == "table"]

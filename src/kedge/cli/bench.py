@@ -138,7 +138,7 @@ class Bench:
     def run(self, console: Console) -> None:
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
-        from kedge.report import collection_terminal
+        from kedge.report import terminal_tables
         from kedge.utils import progress
 
         recipe = load_recipe(self.name)
@@ -149,5 +149,5 @@ class Bench:
         folder = self.out or Path("runs") / recipe.name
         with progress.display():
             collection, page = run_recipe(recipe, base, folder, self.jobs)
-        console.print(collection_terminal(collection))
+        console.print(terminal_tables(collection))
         say(console, f"Figures: {folder / 'figures'}\nReport: {page}")

@@ -18,10 +18,9 @@ from kedge.experiments.recipes import Recipe
 from kedge.experiments.records import Record, RecordSet
 from kedge.experiments.runner import run_experiment
 from kedge.report import (
-    collection_terminal,
     is_report,
-    terminal_table,
-    write_collection,
+    terminal_tables,
+    write_record_set,
     write_report,
 )
 from kedge.utils import progress
@@ -47,7 +46,7 @@ def run_recipe(
             records[part] = run_experiment(experiment, folder / folders[part], jobs)
     record_set = RecordSet(recipe.name, recipe.title, recipe.paper, records)
     record_set.save_index(folder)
-    return record_set, write_collection(record_set, folder)
+    return record_set, write_record_set(record_set, folder)
 
 
 def _check_folder(folder: Path, inner: list[Path], experiments: Iterable[Experiment]) -> None:
@@ -79,8 +78,8 @@ def finished(path: Path) -> tuple[RecordSet | Record, Path]:
 def report_again(found: RecordSet | Record, folder: Path) -> tuple[RenderableType, Path]:
     """Write the report of finished records again."""
     if isinstance(found, RecordSet):
-        return collection_terminal(found), write_collection(found, folder)
-    return terminal_table(found), write_report(found, folder)
+        return terminal_tables(found), write_record_set(found, folder)
+    return terminal_tables(found), write_report(found, folder)
 
 
 def _folder_of_report(file: Path) -> Path:

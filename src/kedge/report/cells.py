@@ -1,4 +1,4 @@
-"""Cells and headings that several tables share."""
+"""Cells and columns that several tables share."""
 
 from __future__ import annotations
 
@@ -6,24 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kedge.config import written
+from kedge.config import format_count
 from kedge.evaluation.results import Score
 from kedge.experiments.records import PoolInfo, Record
 from kedge.report import queries
-from kedge.report.format import (
-    NONE,
-    counted,
-    margin,
-    number,
-    signed,
-)
-from kedge.report.table import (
-    AHEAD,
-    BEHIND,
-    Cell,
-    Column,
-    Row,
-)
+from kedge.report.format import NONE, counted, margin, number, signed
+from kedge.report.table import AHEAD, BEHIND, Cell, Column, Row
 
 
 def score_cell(
@@ -31,34 +19,34 @@ def score_cell(
 ) -> Cell:
     if score is None:
         return Cell(NONE, muted=True)
-    shown, around = number(score.mean, digits=digits), margin(score, digits=digits)
-    return Cell(shown, around, strong=strong, muted=muted)
+    mean, half_width = number(score.mean, digits=digits), margin(score, digits=digits)
+    return Cell(mean, half_width, strong=strong, muted=muted)
 
 
-def score_row(record: Record, method: str, round: int, winners: Mapping[str, Sequence[str]]) -> Row:
-    """A method on every pool for which `winners` names the best, those in bold."""
+def score_row(record: Record, method: str, round: int, best: Mapping[str, Sequence[str]]) -> Row:
+    """A method on every pool of `best`, which names the methods to print in bold by pool."""
     cells = (
-        score_cell(queries.score(record, method, round, pool), strong=method in best)
-        for pool, best in winners.items()
+        score_cell(queries.score(record, method, round, pool), strong=method in methods)
+        for pool, methods in best.items()
     )
     return Row(method, tuple(cells), muted=queries.is_reference(method))
 
 
-def measure_cell(
+def metric_cell(
     score: Score | None, *, factor: int = 1, digits: int = 1, unit: str = "", signs: bool = False
 ) -> Cell:
-    """An interval that is not known is left out."""
+    """A metric; its margin is left out where the interval is unknown."""
     if score is None:
         return Cell(NONE, muted=True)
     value = number(factor * score.mean, signed=signs, digits=digits) + unit
     return Cell(value, number(factor * score.ci, digits=digits) if math.isfinite(score.ci) else "")
 
 
-def difference_cell(found: queries.Difference | None) -> Cell:
-    if found is None:
+def difference_cell(difference: Score | None) -> Cell:
+    if difference is None:
         return Cell(NONE, muted=True)
-    mark = AHEAD if found.ahead else BEHIND if found.behind else ""
-    return Cell(*signed(found.score), muted=not found.clear, mark=mark)
+    mark = {1: AHEAD, -1: BEHIND, 0: ""}[queries.sign(difference)]
+    return Cell(*signed(difference), muted=not mark, mark=mark)
 
 
 def pool_columns(pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
@@ -75,9 +63,9 @@ def pool_columns(pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
 
 def shape_columns(record: Record, pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
     """'5-way', '10-way', … under '1-shot'."""
-    shapes = [queries.tested(record, pool) for pool in pools]
+    shapes = [queries.eval_shape(record, pool) for pool in pools]
     return tuple(
-        Column(f"{written(shape.n_way)}-way", f"{written(shape.n_shot)}-shot")
+        Column(f"{format_count(shape.n_way)}-way", f"{format_count(shape.n_shot)}-shot")
         for shape in shapes
         if shape is not None
     )

@@ -1,4 +1,4 @@
-"""How numbers are written. In one place, so that all renderings agree to the last character."""
+"""How numbers and lists are written, the same in every rendering."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from kedge.evaluation.results import Score
 from kedge.experiments.records import PoolInfo
-from kedge.utils.text import sized
+from kedge.utils.text import format_bytes
 
-NONE = "–"  # a question to which the record has no answer
+NONE = "–"  # shown where the record has no value
 
 
 def number(value: float, *, signed: bool = False, digits: int = 1) -> str:
-    """One decimal, with a true minus; what rounds to zero carries no sign."""
+    """A number with a true minus sign; a value that rounds to zero has no sign."""
     if not math.isfinite(value):
         return NONE
     text = f"{value:{'+' if signed else ''}.{digits}f}"
@@ -21,29 +21,29 @@ def number(value: float, *, signed: bool = False, digits: int = 1) -> str:
 
 
 def margin(score: Score, *, digits: int = 1) -> str:
-    """Half of the interval; one episode alone has none."""
+    """Half-width of the interval; "?" for a single episode, which has none."""
     return number(score.ci, digits=digits) if math.isfinite(score.ci) else "?"
 
 
 def signed(score: Score) -> tuple[str, str]:
-    """A difference and its margin, with as many decimals as it takes to see which is larger.
+    """A difference and its margin, with enough decimals to show which of the two is larger.
 
-    '+0.2 ± 0.2' could be either; '+0.24 ± 0.17' is clear of zero and looks it.
+    '+0.2 ± 0.2' leaves open whether the interval includes zero; '+0.24 ± 0.17' does not.
     """
-    digits = next((d for d in (1, 2, 3) if _looks_right(score, d)), 1)
+    digits = next((d for d in (1, 2, 3) if _rounds_clearly(score, d)), 1)
     return number(score.mean, signed=True, digits=digits), margin(score, digits=digits)
 
 
-def _looks_right(score: Score, digits: int) -> bool:
+def _rounds_clearly(score: Score, digits: int) -> bool:
     if not (math.isfinite(score.mean) and math.isfinite(score.ci)):
         return True
-    shown = round(abs(score.mean), digits) > round(score.ci, digits)
-    return shown == (abs(score.mean) > score.ci)
+    rounded = round(abs(score.mean), digits) > round(score.ci, digits)
+    return rounded == (abs(score.mean) > score.ci)
 
 
-def shortened(text: str, most: int = 26) -> str:
-    """For figures, where a long label would push the drawing aside."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+def shortened(text: str, max_length: int = 32) -> str:
+    """A label cut to a length that fits in a figure."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
 
 
 def duration(seconds: float) -> str:
@@ -55,30 +55,28 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def size(bytes: float) -> str:
-    return sized(bytes) if math.isfinite(bytes) and bytes > 0 else NONE
+def byte_size(n_bytes: float) -> str:
+    return format_bytes(n_bytes) if math.isfinite(n_bytes) and n_bytes > 0 else NONE
 
 
-def listing(parts: Sequence[str]) -> str:
+def listing(items: Sequence[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
-    *head, last = parts
+    *head, last = items
     return f"{', '.join(head)} and {last}" if head else last
 
 
-def counted(n: int, noun: str) -> str:
+def counted(n: int, plural: str) -> str:
     """'2,000 episodes', '1 episode', '1 class'."""
     if n != 1:
-        return f"{n:,} {noun}"
-    return f"1 {noun.removesuffix('es') if noun.endswith('sses') else noun.removesuffix('s')}"
+        return f"{n:,} {plural}"
+    return f"1 {plural.removesuffix('es' if plural.endswith('sses') else 's')}"
 
 
-def place(pool: PoolInfo) -> str:
-    """A pool within a sentence, where the comma of its label would read as part of a list."""
-    head, _, tail = pool.label.partition(", ")
-    return f"{head} classes {_part(tail)}" if tail else f"{head} classes"
-
-
-def _part(tail: str) -> str:
-    if tail == "both":
-        return "of both domains"
-    return f"of the {tail}" if tail.endswith("domain") else f"({tail})"
+def pool_phrase(pool: PoolInfo) -> str:
+    """A pool within a sentence: 'unseen classes of the old domain'."""
+    kind, _, part = pool.label.partition(", ")
+    if not part:
+        return f"{kind} classes"
+    if part == "both":
+        return f"{kind} classes of both domains"
+    return f"{kind} classes {f'of the {part}' if part.endswith('domain') else f'({part})'}"

@@ -1,52 +1,35 @@
-"""What the report asks of a record: who competes, on what, and who is ahead.
+"""What a report asks of a record: which methods compete, on which pools, and which is ahead.
 
-Not every method is tested on every pool after every round. Whoever draws a table or writes a
-sentence should not have to know: here such a gap is `None`, never an error.
+Not every method is tested on every pool after every round; a missing value is None, not an error.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
-from kedge.config import EpisodeShape, from_dict
+from kedge.config import EpisodeShape
 from kedge.errors import KedgeError
 from kedge.evaluation.results import Score
 from kedge.experiments import metrics
 from kedge.experiments.metrics import ROUND_POOL as ROUND_POOL
+from kedge.experiments.metrics import difference as difference
 from kedge.experiments.metrics import score as score
 from kedge.experiments.records import PoolInfo, Record
+from kedge.utils.config_io import from_dict
 
-BASE = "NU"  # never updated: what doing nothing gives
-PARAGON = "PAR"  # trained on everything: what no incremental method may do
+BASE = "NU"  # no update: the base model in every round
+PARAGON = "PAR"  # trained on the images of all rounds, which incremental methods may not see
 OURS = "IDA"
-UNSEEN = ("unseen", "unseen_both")  # the pool of all unseen classes, whichever a protocol has
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One method minus another."""
-
-    score: Score
-
-    @property
-    def clear(self) -> bool:
-        return metrics.clear(self.score)
-
-    @property
-    def ahead(self) -> bool:
-        return self.clear and self.score.mean > 0
-
-    @property
-    def behind(self) -> bool:
-        return self.clear and self.score.mean < 0
+UNSEEN = ("unseen", "unseen_both")  # names of the pool of all unseen classes
 
 
 # ── methods and rounds ───────────────────────────────────────────────────────────────────────
 
 
 def family(label: str) -> str:
-    """'IDA anchors=all' → 'IDA': variants share their description and their colour."""
+    """'IDA anchors=all' → 'IDA'."""
     return next(iter(label.split()), label)
 
 
@@ -56,51 +39,46 @@ def is_reference(label: str) -> bool:
 
 def final_round(record: Record) -> int:
     if not record.runs:
-        raise KedgeError(
-            f"The record '{record.name}' holds no runs, so there is nothing to report."
-        )
+        raise KedgeError(f"The record '{record.name}' has no runs, so there is nothing to report.")
     return record.rounds[-1]
 
 
 def incremental_rounds(record: Record) -> tuple[int, ...]:
-    """The rounds after the base round; the final round alone if there are none."""
+    """The rounds after the base round, or the final round if there is no other."""
     return tuple(r for r in record.rounds if r > 0) or (final_round(record),)
 
 
 def methods_after(record: Record, round: int) -> tuple[str, ...]:
-    """Record order, but NU comes first and PAR last: they frame those that compete."""
+    """Methods with a run in this round, in record order, but NU first and PAR last."""
     present = [m for m in record.methods if record.select(m, round)]
     rank = {BASE: -1, PARAGON: 1}
-    return tuple(sorted(present, key=lambda m: rank.get(family(m), 0)))  # sorting is stable
+    return tuple(sorted(present, key=lambda m: rank.get(family(m), 0)))
 
 
-def references(record: Record) -> tuple[str, ...]:
-    """NU and PAR, as far as they are in the final round, be it with options."""
-    present = {family(m) for m in methods_after(record, final_round(record))}
-    return tuple(name for name in (BASE, PARAGON) if name in present)
+def final_methods(record: Record) -> tuple[str, ...]:
+    return methods_after(record, final_round(record))
 
 
-def competitors(record: Record, round: int) -> tuple[str, ...]:
-    return tuple(m for m in methods_after(record, round) if not is_reference(m))
+def lead_methods(record: Record) -> tuple[str, ...]:
+    """The methods that are compared with the others: IDA and its variants.
 
-
-def leads(record: Record) -> tuple[str, ...]:
-    """The methods the report is about, plain IDA first or the variant whose λ is nearest to its
-    1; without any IDA, the first competitor."""
-    present = methods_after(record, final_round(record))
-    ours = sorted((m for m in present if family(m) == OURS), key=lambda m: (m != OURS, _odd(m)))
+    Plain IDA comes first, else the variant whose λ is nearest to 1. Without IDA it is the first
+    method that is no reference.
+    """
+    present = final_methods(record)
+    ours = [m for m in present if family(m) == OURS]
     if ours:
-        return tuple(ours)
+        return tuple(sorted(ours, key=lambda m: (m != OURS, _lambda_distance(m))))
     return next(((m,) for m in present if not is_reference(m)), present[:1])
 
 
-def _odd(label: str) -> float:
-    """How far a method's λ is from 1."""
-    found = re.search(r" lambda=(\S+)", label)
-    return abs(float(found[1]) - 1) if found else 0.0
+def _lambda_distance(label: str) -> float:
+    match = re.search(r" lambda=(\S+)", label)
+    return abs(float(match[1]) - 1) if match else 0.0
 
 
 def intervals_over_seeds(record: Record) -> bool:
+    """Whether there are enough seeds for intervals over seeds; otherwise they are over episodes."""
     return len(record.seeds) >= metrics.ENOUGH_SEEDS
 
 
@@ -108,62 +86,114 @@ def intervals_over_seeds(record: Record) -> bool:
 
 
 def table_pools(record: Record, round: int) -> tuple[PoolInfo, ...]:
-    """The columns of the main table: the pools by role, in the first shape of test episodes."""
+    """The columns of the main table: old, new, unseen, in the first shape of test episodes."""
     pools = (p for p in record.pools(round) if p.first_shape)
     return tuple(p for p in pools if not p.name.startswith(ROUND_POOL))
 
 
-def matrix_pools(record: Record) -> tuple[PoolInfo, ...]:
-    """The pools of each round's own classes, as the final round tested them."""
+def round_pools(record: Record) -> tuple[PoolInfo, ...]:
+    """The pools that each hold the classes of one round."""
     pools = (p for p in record.pools(final_round(record)) if p.first_shape)
     return tuple(p for p in pools if p.name.startswith(ROUND_POOL))
 
 
-def has_come(pool: PoolInfo, round: int) -> bool:
-    """Whether the classes of a `round_i` pool had been brought by then."""
+def is_delivered(pool: PoolInfo, round: int) -> bool:
+    """Whether the classes of a `round_i` pool have been delivered by this round."""
     return int(pool.name.removeprefix(ROUND_POOL)) <= round
 
 
 def unseen_pools(record: Record, round: int) -> tuple[PoolInfo, ...]:
-    """All unseen classes, once for each shape of test episodes: fewest shots, then ways, first."""
+    """The pool of all unseen classes, once per shape of test episodes, by shots, then ways."""
     pools = record.pools(round)
     name = next((name for name in UNSEEN if any(p.pool == name for p in pools)), "")
-    found = [pool for pool in pools if pool.pool == name]
-    return tuple(sorted(found, key=lambda pool: _order(tested(record, pool))))
+    return tuple(
+        sorted((p for p in pools if p.pool == name), key=lambda p: _order(eval_shape(record, p)))
+    )
 
 
 def _order(shape: EpisodeShape | None) -> tuple[tuple[int, int], ...]:
     return (shape.shots, shape.ways) if shape else ()
 
 
-def trained(record: Record) -> EpisodeShape | None:
+def train_shape(record: Record) -> EpisodeShape | None:
     """The shape of the training episodes in the base round."""
     shape = record.config.get("episode")
     return from_dict(EpisodeShape, shape) if shape else None
 
 
-def tested(record: Record, pool: PoolInfo) -> EpisodeShape | None:
-    """The shape of a pool's test episodes; early records tested as they trained."""
-    return pool.shape or trained(record)
+def eval_shape(record: Record, pool: PoolInfo) -> EpisodeShape | None:
+    """The shape of a pool's test episodes; in early records it is that of the training episodes."""
+    return pool.shape or train_shape(record)
+
+
+def base_round(record: Record) -> int:
+    """The round after which a model depends on its base training alone."""
+    return 0 if 0 in record.rounds else final_round(record)
+
+
+def base_method(record: Record) -> str:
+    return BASE if BASE in record.methods else record.methods[0]
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────
 
 
-def difference(record: Record, a: str, b: str, round: int, pool: str) -> Difference | None:
-    """a − b, if the record compares the two."""
-    found = metrics.difference(record, a, b, round, pool)
-    return None if found is None else Difference(found)
+def sign(difference: Score) -> int:
+    """1 if a difference is clearly positive, −1 if clearly negative, 0 if its interval has zero."""
+    if not metrics.clear(difference):
+        return 0
+    return 1 if difference.mean > 0 else -1
 
 
 def best(record: Record, round: int, pool: str) -> tuple[str, ...]:
-    """The best competitor and all that cannot be told apart from it; none without a contest."""
-    scores = {m: score(record, m, round, pool) for m in competitors(record, round)}
-    means = {m: found.mean for m, found in scores.items() if found is not None}
+    """The best competitor and all that are not clearly worse; empty if fewer than two compete."""
+    methods = [m for m in methods_after(record, round) if not is_reference(m)]
+    scores = {m: score(record, m, round, pool) for m in methods}
+    means = {m: value.mean for m, value in scores.items() if value is not None}
     if len(means) < 2:
         return ()
     top = max(means, key=lambda m: means[m])
     against = {m: difference(record, top, m, round, pool) for m in means if m != top}
     if None in against.values():
         return ()
-    return (top, *(m for m, found in against.items() if found is not None and not found.clear))
+    return (top, *(m for m, value in against.items() if value is not None and not sign(value)))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One method on one pool after one round of a record."""
+
+    record: Record
+    method: str
+    round: int
+    pool: PoolInfo
+
+    @property
+    def score(self) -> Score | None:
+        return score(self.record, self.method, self.round, self.pool.name)
+
+    @property
+    def is_best(self) -> bool:
+        return self.method in best(self.record, self.round, self.pool.name)
+
+    @property
+    def _by_seed(self) -> dict[int, float]:
+        runs = self.record.select(self.method, self.round)
+        return {run.seed: run.scores[self.pool.name].mean for run in runs}
+
+    def minus(self, other: Measurement) -> Score | None:
+        """Paired within one round of a record, or by seed between records with the same seeds.
+
+        Otherwise the two count as independent.
+        """
+        if self.record is other.record and self.round == other.round:
+            return difference(self.record, self.method, other.method, self.round, self.pool.name)
+        a, b = self.score, other.score
+        if a is None or b is None:
+            return None
+        if intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
+            ours, theirs = self._by_seed, other._by_seed
+            if ours.keys() != theirs.keys():
+                return None
+            return metrics.over_seeds([ours[seed] - theirs[seed] for seed in ours])
+        return Score(a.mean - b.mean, math.hypot(a.ci, b.ci), min(a.n, b.n))

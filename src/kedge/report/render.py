@@ -1,7 +1,4 @@
-"""One table as terminal output, as Markdown and as LaTeX. The page has its own template.
-
-Labels are free text, so each rendering escapes everything that it did not write itself.
-"""
+"""A table as terminal output, Markdown or LaTeX. Labels are free text and are escaped."""
 
 from __future__ import annotations
 
@@ -13,48 +10,57 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from kedge.report.table import (
-    AHEAD,
-    BEHIND,
-    Cell,
-    Column,
-    Table,
-)
+from kedge.report.table import AHEAD, BEHIND, Cell, Table
+
+RULES = Box("    \n    \n ── \n    \n ╌╌ \n    \n    \n    \n")  # below the head, between sections
+LATEX_HEADER = "% Needs \\usepackage{booktabs,amssymb}\n"
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
+    "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
+    "±": r"$\pm$", "−": r"$-$", "–": "--", "·": r"$\cdot$", "×": r"$\times$", "λ": r"$\lambda$",
+    "→": r"$\rightarrow$", "…": r"\ldots{}", "’": "'", "√": r"$\surd$",
+    "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}", "§": r"\S{}", "¶": r"\P{}", "‖": r"$\|$",
+    AHEAD: r"$\blacktriangle$", BEHIND: r"$\blacktriangledown$",
+}  # fmt: skip
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens only, for labels and links."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
 
 # ── terminal ─────────────────────────────────────────────────────────────────────────────────
 
 
-RULES = Box("    \n    \n ── \n    \n ╌╌ \n    \n    \n    \n")  # below the head, between sections
-
-
 def to_rich(table: Table) -> RenderableType:
-    """Bold gets lost in a pipe, so strong cells carry a star too. Text objects: no markup."""
-    starred = any(cell.strong for part in table.sections for row in part.rows for cell in row.cells)
-    drawn = RichTable(box=RULES, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    drawn.add_column(Text(table.stub), overflow="fold")  # it alone gives way to a long label
+    """For a rich console. Bold cells also carry a star, because a pipe loses bold type."""
+    starred = any(cell.strong for cell in table.cells)
+    grid = RichTable(box=RULES, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    grid.add_column(Text(table.stub), overflow="fold")
     for column in table.columns:
         lines = [column.group, column.label] if table.groups() else [column.label]
         heading = Text("\n".join([*lines, column.note] if column.note else lines))
-        # In a narrow terminal an interval goes below its mean rather than be cut off.
-        drawn.add_column(heading, justify="right", no_wrap=not table.wide)
+        # In a narrow terminal, the margin of a wide table goes below its mean.
+        grid.add_column(heading, justify="right", no_wrap=not table.wide)
     for section in table.sections:
         if section.title:
-            drawn.add_row(Text(section.title, style="bold"))
+            grid.add_row(Text(section.title, style="bold"))
         for row in section.rows:
             label = Text(("  " if section.title else "") + row.label)
-            cells = [_rich_cell(cell, table.marked, starred, table.wide) for cell in row.cells]
-            drawn.add_row(label, *cells, style="dim" if row.muted else "")
-        drawn.add_section()
-    note = " (Bold cells also carry a *.)" if starred else ""
-    lines = [table.caption + note, *(f"{mark} {sentence}" for mark, sentence in table.notes)]
+            cells = [_rich_cell(cell, table, starred) for cell in row.cells]
+            grid.add_row(label, *cells, style="dim" if row.muted else "")
+        grid.add_section()
+    lines = [table.caption + " (Bold cells also carry a *.)" * starred]
+    lines += [f"{mark} {sentence}" for mark, sentence in table.notes]
     caption = Padding(Text("\n".join(lines), style="dim"), (1, 0, 1, 0))
-    return Group(Text(table.title, style="bold"), Text(), drawn, caption)
+    return Group(Text(table.title, style="bold"), Text(), grid, caption)
 
 
-def _rich_cell(cell: Cell, marked: bool, starred: bool, wide: bool) -> Text:
+def _rich_cell(cell: Cell, table: Table, starred: bool) -> Text:
     style = "bold" if cell.strong else "dim" if cell.muted else ""
-    tail = (cell.mark or " ") if marked else ("*" if cell.strong else " ") if starred else ""
-    text = cell.text.replace("± ", "±") if wide else cell.text
+    tail = (cell.mark or " ") if table.marked else ("*" if cell.strong else " ") if starred else ""
+    text = cell.text.replace("± ", "±") if table.wide else cell.text
     return Text(text + cell.note + tail, style=style)
 
 
@@ -69,20 +75,17 @@ def to_markdown(table: Table) -> str:
 
 
 def markdown_grid(table: Table) -> str:
-    """Rows and columns alone. There are no rules between rows, so references are in italics."""
+    """Heading and rows alone, references in italics."""
     notes = [f" ({column.note})" if column.note else "" for column in table.columns]
     heads = [markdown(c.heading + note) for c, note in zip(table.columns, notes, strict=True)]
-    lines = [
-        f"| {' | '.join([markdown(table.stub), *heads])} |",
-        f"| {' | '.join([':---', *('---:' for _ in heads)])} |",
-    ]
+    lines = [[markdown(table.stub), *heads], [":---", *("---:" for _ in heads)]]
     for section in table.sections:
         if section.title:
-            lines.append(f"| **{markdown(section.title)}** |{' |' * len(heads)}")
+            lines.append([f"**{markdown(section.title)}**", *("" for _ in heads)])
         for row in section.rows:
             label = f"*{markdown(row.label)}*" if row.muted else markdown(row.label)
-            lines.append(f"| {' | '.join([label, *map(_markdown_cell, row.cells)])} |")
-    return "\n".join(lines)
+            lines.append([label, *map(_markdown_cell, row.cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _markdown_cell(cell: Cell) -> str:
@@ -92,7 +95,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def markdown(text: str) -> str:
-    """Free text that must come out as written: HTML cannot get in, and neither can a new cell."""
+    """Text escaped so that it is shown as written, and is neither HTML nor a new cell."""
     plain = " ".join(text.split())
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", plain)
@@ -100,20 +103,9 @@ def markdown(text: str) -> str:
 
 # ── LaTeX ────────────────────────────────────────────────────────────────────────────────────
 
-LATEX_HEADER = "% Needs \\usepackage{booktabs,amssymb}\n"
-LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
-    "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
-    "±": r"$\pm$", "−": r"$-$", "–": "--", "·": r"$\cdot$", "×": r"$\times$", "λ": r"$\lambda$",
-    "→": r"$\rightarrow$", "…": r"\ldots{}", "’": "'", "√": r"$\surd$",
-    "†": r"\textdagger{}", "‡": r"\textdaggerdbl{}", "§": r"\S{}", "¶": r"\P{}", "‖": r"$\|$",
-    AHEAD: r"$\blacktriangle$", BEHIND: r"$\blacktriangledown$",
-}  # fmt: skip
-
 
 def to_latex(table: Table, prefix: str) -> str:
-    """A booktabs table; `prefix` keeps the labels of several reports apart."""
+    """A booktabs table; `prefix` makes its label unique among several reports."""
     width = len(table.columns)
     lines = [
         r"\begin{table}[tb]",
@@ -137,27 +129,23 @@ def to_latex(table: Table, prefix: str) -> str:
     lines += [r"\bottomrule", r"\end{tabular}"]
     for mark, sentence in table.notes:
         lines.append(rf"\par\smallskip\footnotesize {latex(mark)} {latex(sentence)}")
-    lines.append(r"\end{table}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
 def _latex_heads(table: Table) -> list[str]:
-    lines, at = [], 2
+    lines, start = [], 2
     if table.groups():
         spans, rules = [], []
         for name, n in table.groups():
             spans.append(rf"\multicolumn{{{n}}}{{c}}{{{latex(name)}}}")
-            rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] if name else []
-            at += n
+            rules += [rf"\cmidrule(lr){{{start}-{start + n - 1}}}"] if name else []
+            start += n
         lines += [rf" & {' & '.join(spans)} \\", "".join(rules)]
-    lines.append(rf"{' & '.join([latex(table.stub), *(latex(c.label) for c in table.columns)])} \\")
+    lines.append(rf"{' & '.join(map(latex, [table.stub, *(c.label for c in table.columns)]))} \\")
     if any(column.note for column in table.columns):
-        lines.append(rf" & {' & '.join(_latex_note(column) for column in table.columns)} \\")
+        notes = [rf"{{\scriptsize {latex(column.note)}}}" for column in table.columns]
+        lines.append(rf" & {' & '.join(notes)} \\")
     return lines
-
-
-def _latex_note(column: Column) -> str:
-    return rf"{{\scriptsize {latex(column.note)}}}"
 
 
 def _latex_cell(cell: Cell, marked: bool) -> str:
@@ -170,8 +158,3 @@ def _latex_cell(cell: Cell, marked: bool) -> str:
 
 def latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
-
-
-def slug(text: str) -> str:
-    """Letters, digits and hyphens only: safe in a label and in a link."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -1,25 +1,27 @@
-"""A table as plain data: what stands where, what is marked, and which rows are set apart.
+"""A table as data: cells, marks, sections and footnotes, without any layout.
 
-The terminal, Markdown, LaTeX and the page all draw this one description, so a number cannot
-differ between them. Nothing here knows how a table will look.
+The terminal, Markdown, LaTeX and HTML renderings all draw this description, so they cannot show
+different numbers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-AHEAD, BEHIND = "▲", "▼"
-WIDE = 6  # columns with intervals, of which fewer fit into a terminal or a page as they are
+AHEAD, BEHIND = "▲", "▼"  # marks of a difference whose interval excludes zero
+WIDE = 6  # columns from which on a table is set in smaller type
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One value, formatted."""
+
     value: str  # "79.7", "+3.4", "256 B"
-    margin: str = ""  # "0.4": half of the 95% interval
-    strong: bool = False  # best of its column, or not to be told apart from the best
+    margin: str = ""  # half-width of the 95% interval: "0.4"
+    strong: bool = False  # best of its column, or not clearly worse than the best
     muted: bool = False
-    mark: str = ""  # a difference whose interval is clear of zero
-    note: str = ""  # "†‡": which footnotes belong to it
+    mark: str = ""  # AHEAD or BEHIND
+    note: str = ""  # footnote marks: "†‡"
 
     @property
     def text(self) -> str:
@@ -30,7 +32,7 @@ class Cell:
 class Row:
     label: str
     cells: tuple[Cell, ...]
-    muted: bool = False  # a reference that does not compete
+    muted: bool = False  # a reference method, which does not compete
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,12 @@ class Section:
 @dataclass(frozen=True)
 class Column:
     label: str
-    group: str = ""  # neighbours with the same group share a heading above theirs
-    note: str = ""  # "64 classes"
+    group: str = ""  # adjacent columns of one group share a heading above their own
+    note: str = ""  # small print below the label: "64 classes"
 
     @property
     def heading(self) -> str:
-        """For renderings that have one line of headings only."""
+        """Group and label on one line."""
         if not self.group:
             return self.label
         return f"{self.group}{' ' if self.group.endswith(' of') else ', '}{self.label}"
@@ -59,11 +61,15 @@ class Column:
 class Table:
     key: str  # for links and labels: "accuracy", "differences", …
     title: str
-    stub: str  # heading of the column of labels
+    stub: str  # heading of the column of row labels
     columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     caption: str
     notes: tuple[tuple[str, str], ...] = ()  # footnotes: mark and sentence
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for section in self.sections for row in section.rows for cell in row.cells]
 
     @property
     def wide(self) -> bool:
@@ -71,10 +77,10 @@ class Table:
 
     @property
     def marked(self) -> bool:
-        return any(cell.mark for section in self.sections for r in section.rows for cell in r.cells)
+        return any(cell.mark for cell in self.cells)
 
     def groups(self) -> tuple[tuple[str, int], ...]:
-        """Headings above the headings with the number of columns each spans; empty if none."""
+        """Group headings with the number of columns each spans; empty without groups."""
         spans: list[tuple[str, int]] = []
         for column in self.columns:
             if spans and column.group and spans[-1][0] == column.group:

@@ -1,182 +1,209 @@
-"""The tables of a report, from a record: result, differences, shapes, rounds, seeds and cost."""
+"""The tables of a record: accuracy, differences, test shapes, rounds, seeds and cost."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 
 from kedge.experiments import metrics
-from kedge.experiments.records import Record, Run
+from kedge.experiments.records import Record
 from kedge.report import captions, queries
 from kedge.report.cells import (
     class_count,
     difference_cell,
-    measure_cell,
+    metric_cell,
     pool_columns,
     score_cell,
     score_row,
+    shape_columns,
 )
-from kedge.report.format import (
-    NONE,
-    duration,
-    number,
-    place,
-    size,
-)
-from kedge.report.shapes import shapes_table
-from kedge.report.table import (
-    Cell,
-    Column,
-    Row,
-    Section,
-    Table,
-)
+from kedge.report.format import NONE, byte_size, duration, number, pool_phrase
+from kedge.report.table import Cell, Column, Row, Section, Table
 
-COST = (Column("training time"), Column("peak memory"), Column("kept per old class"))
+MARKS = "▲ ahead, ▼ behind: the interval excludes zero."
 
 
 def all_tables(record: Record) -> tuple[Table, ...]:
-    """In the order in which they are read: the result first, then what it rests on."""
+    """All tables that the record has values for, the main result first."""
     final, *earlier = reversed(queries.incremental_rounds(record))
-    tables = [accuracy_table(record, final), differences_table(record), shapes_table(record)]
-    tables.append(metrics_table(record))
-    tables += [accuracy_table(record, round) for round in earlier]
-    tables += [matrix_table(record), seeds_table(record)]
-    tables += [cost_table(record), cost_rounds_table(record)]
+    tables = [
+        accuracy_table(record, final),
+        differences_table(record),
+        shapes_table(record),
+        metrics_table(record),
+        *(accuracy_table(record, round) for round in earlier),
+        matrix_table(record),
+        seeds_table(record),
+        cost_table(record),
+    ]
     return tuple(table for table in tables if table is not None)
 
 
 def accuracy_table(record: Record, round: int) -> Table:
-    """The main table: methods by pools, the best of each column marked."""
+    """Methods by pools after a round, the best of each column in bold."""
     pools = queries.table_pools(record, round)
-    winners = {pool.name: queries.best(record, round, pool.name) for pool in pools}
-    methods = queries.methods_after(record, round)
-    rows = {method: score_row(record, method, round, winners) for method in methods}
-    parts = (
-        [rows[m] for m in methods if queries.family(m) == queries.BASE],
-        [rows[m] for m in methods if not queries.is_reference(m)],
-        [rows[m] for m in methods if queries.family(m) == queries.PARAGON],
-    )
-    last = round == queries.final_round(record)
+    best = {pool.name: queries.best(record, round, pool.name) for pool in pools}
+    base, competitors, paragon = [], [], []
+    for method in queries.methods_after(record, round):
+        group = {queries.BASE: base, queries.PARAGON: paragon}
+        rows = group.get(queries.family(method), competitors)
+        rows.append(score_row(record, method, round, best))
+    final = round == queries.final_round(record)
+    caption = [captions.accuracy_over(record, round)]
+    if final and any(best.values()):
+        caption.append(
+            "Bold: the best incremental method and those not clearly worse (the interval of the "
+            "paired difference includes zero)."
+        )
+    if final and (base or paragon):
+        names = [row.label for row in (*base, *paragon)]
+        caption.append(f"{' and '.join(names)}: reference{'s' * (len(names) > 1)}.")
+    several = len(queries.incremental_rounds(record)) > 1
     return Table(
-        key="accuracy" if last else f"accuracy-round-{round}",
-        title=captions.accuracy_title(record, round),
+        key="accuracy" if final else f"accuracy-round-{round}",
+        title=f"Accuracy after round {round}" if several else "Accuracy",
         stub="method",
         columns=pool_columns(pools),
-        sections=tuple(Section(tuple(part)) for part in parts if part),
-        caption=captions.accuracy(record, round, marks=any(winners.values())),
+        sections=tuple(Section(tuple(rows)) for rows in (base, competitors, paragon) if rows),
+        caption=" ".join([*caption, captions.settings(record)] if final else caption).strip(),
     )
 
 
-def differences_table(record: Record, leads: Sequence[str] = ()) -> Table | None:
-    """IDA minus each other method. Variants are held against plain IDA, not against each other;
-    where only some are asked for, these against all others."""
-    round = queries.final_round(record)
+def differences_table(record: Record) -> Table | None:
+    """IDA minus each other method. A variant of IDA is compared with plain IDA, too."""
+    round, leads = queries.final_round(record), queries.lead_methods(record)
     pools = queries.table_pools(record, round)
-    leads = leads or queries.leads(record)
     sections = []
     for lead in leads:
-        rows = tuple(
-            Row(
-                f"− {other}" if len(leads) > 1 else f"{lead} − {other}",
-                tuple(
-                    difference_cell(queries.difference(record, lead, other, round, pool.name))
-                    for pool in pools
-                ),
-            )
-            for other in queries.methods_after(record, round)
-            if other != lead and (other not in leads[1:])
-        )
+        rows = []
+        for other in queries.methods_after(record, round):
+            if other == lead or other in leads[1:]:
+                continue
+            values = [queries.difference(record, lead, other, round, pool.name) for pool in pools]
+            label = f"− {other}" if len(leads) > 1 else f"{lead} − {other}"
+            rows.append(Row(label, tuple(map(difference_cell, values))))
         if rows:
-            sections.append(Section(rows, lead if len(leads) > 1 else ""))
+            sections.append(Section(tuple(rows), lead if len(leads) > 1 else ""))
     if not sections:
         return None
+    over = (
+        f"over the {len(record.seeds)} seeds (Student’s t)"
+        if queries.intervals_over_seeds(record)
+        else "over episodes, which both methods share"
+    )
     return Table(
         key="differences",
-        title=f"{leads[0]} against the others, on the same episodes",
+        title=f"{leads[0]} minus the others, on the same episodes",
         stub="difference",
         columns=pool_columns(pools),
         sections=tuple(sections),
-        caption=captions.differences(record),
+        caption=f"Percentage points, paired, ± 95% interval {over}. {MARKS}",
+    )
+
+
+def shapes_table(record: Record) -> Table | None:
+    """Methods by shapes of test episodes, on unseen classes; only with several shapes."""
+    round = queries.final_round(record)
+    pools = queries.unseen_pools(record, round)
+    if len(pools) < 2:
+        return None
+    best = {pool.name: queries.best(record, round, pool.name) for pool in pools}
+    methods = queries.methods_after(record, round)
+    return Table(
+        key="shapes",
+        title="Tested at other ways and shots",
+        stub="method",
+        columns=shape_columns(record, pools),
+        sections=(Section(tuple(score_row(record, m, round, best) for m in methods)),),
+        caption=f"On {pool_phrase(pools[0])}. {captions.accuracy_over(record, round)}",
     )
 
 
 def metrics_table(record: Record) -> Table | None:
-    """Each method's rounds in five numbers; in four without both ends of the gap."""
-    round = queries.final_round(record)
-    unseen = queries.unseen_pools(record, round)
-    methods = queries.methods_after(record, round)
+    """Average accuracy, forgetting, backward transfer, gap closed and anchor drift."""
+    round, methods = queries.final_round(record), queries.final_methods(record)
     if round == 0 or len(methods) < 2:
         return None
-    pool = next((p for p in unseen if p.first_shape), None)
-    ends = pool is not None and {metrics.LOWER, metrics.UPPER} <= set(methods)
+    pool = next((p for p in queries.unseen_pools(record, round) if p.first_shape), None)
+    with_gap = pool is not None and {metrics.LOWER, metrics.UPPER} <= set(methods)
     rows = []
     for method in methods:
-        average = metrics.by_seed(record, method, round, metrics.average_accuracy)
-        lost = metrics.by_seed(record, method, round, metrics.forgetting)
-        back = metrics.by_seed(record, method, round, metrics.backward_transfer)
+        average, forgetting, transfer = (
+            metrics.by_seed(record, method, round, metric)
+            for metric in (metrics.average_accuracy, metrics.forgetting, metrics.backward_transfer)
+        )
         gap = metrics.gap_closed(record, method, round, pool.name) if pool else None
-        drift = metrics.relative_drift(record, method, round)
         cells = (
-            measure_cell(average),
-            measure_cell(lost, signs=True),
-            measure_cell(back, signs=True),
-            *([measure_cell(gap, factor=100, digits=0, unit="%")] if ends else []),
-            measure_cell(drift, digits=2),
+            metric_cell(average),
+            metric_cell(forgetting, signs=True),
+            metric_cell(transfer, signs=True),
+            *([metric_cell(gap, factor=100, digits=0, unit="%")] if with_gap else []),
+            metric_cell(metrics.relative_drift(record, method, round), digits=2),
         )
         rows.append(Row(method, cells, muted=queries.is_reference(method)))
+    over = (
+        f"mean ± 95% interval over {len(record.seeds)} seeds (Student’s t)"
+        if queries.intervals_over_seeds(record)
+        else "no intervals with fewer than three seeds"
+    )
+    gap_closed = (
+        f"Gap closed: share of the way from FT to PAR on {pool_phrase(pool)}, "
+        "– if PAR is not clearly ahead of FT. "
+        if pool and with_gap
+        else ""
+    )
     return Table(
         key="metrics",
-        title="The rounds in numbers",
+        title="Metrics over rounds",
         stub="method",
         columns=(
             Column("accuracy", note="average"),
             Column("forgetting", note="points"),
             Column("backward transfer", note="points"),
-            *([Column("gap closed", note="on unseen")] if ends else []),
+            *([Column("gap closed", note="on unseen")] if with_gap else []),
             Column("anchor drift", note="relative"),
         ),
         sections=(Section(tuple(rows)),),
-        caption=captions.metrics(record, place(pool) if pool else "unseen classes", gap=ends),
+        caption=f"After round {round}; {over}. Accuracy: mean over rounds of the accuracy on their "
+        "classes. Forgetting: best earlier accuracy minus accuracy now, on the classes of earlier "
+        "rounds (lower is better). Backward transfer: accuracy now minus accuracy right after "
+        f"their own round. {gap_closed}Anchor drift: distance of an anchor from its class now, "
+        "relative to the distance between two classes.",
     )
 
 
 def matrix_table(record: Record) -> Table | None:
-    """a[t][i]: after round t, on the classes that round i brought; only with several rounds."""
-    pools = queries.matrix_pools(record)
+    """Accuracy after round t on the classes of round i; only with several updates."""
+    pools = queries.round_pools(record)
     if len(queries.incremental_rounds(record)) < 2 or not pools:
         return None
     sections = []
-    for method in queries.methods_after(record, queries.final_round(record)):
-        rows = tuple(
-            Row(
-                f"after round {round}",
-                tuple(
-                    score_cell(
-                        queries.score(record, method, round, pool.name),
-                        muted=not queries.has_come(pool, round),
-                    )
-                    for pool in pools
-                ),
+    for method in queries.final_methods(record):
+        rows = []
+        for round in (t for t in record.rounds if record.select(method, t)):
+            cells = tuple(
+                score_cell(
+                    queries.score(record, method, round, pool.name),
+                    muted=not queries.is_delivered(pool, round),
+                )
+                for pool in pools
             )
-            for round in record.rounds
-            if record.select(method, round)
-        )
-        sections.append(Section(rows, method))
+            rows.append(Row(f"after round {round}", cells))
+        sections.append(Section(tuple(rows), method))
     return Table(
         key="matrix",
-        title="Every round’s classes after every round",
+        title="Classes of each round after each round",
         stub="method",
         columns=tuple(
             Column(pool.name.replace("_", " "), "classes of", class_count(pool)) for pool in pools
         ),
         sections=tuple(sections),
-        caption=captions.MATRIX,
+        caption="Accuracy in % ± 95% interval. Row: the model after a round. Column: the classes "
+        "that a round delivered. Muted: classes not delivered by then.",
     )
 
 
 def seeds_table(record: Record) -> Table | None:
-    """Each seed by itself, and how much the seeds disagree; only with several seeds."""
+    """Accuracy by seed, and the standard deviation over seeds; only with several seeds."""
     if len(record.seeds) < 2:
         return None
     round = queries.final_round(record)
@@ -188,100 +215,45 @@ def seeds_table(record: Record) -> Table | None:
             Row(f"seed {run.seed}", tuple(score_cell(run.scores.get(p.name)) for p in pools))
             for run in runs
         ]
-        spread = tuple(Cell(_spread(runs, pool.name)) for pool in pools)
-        sections.append(Section((*rows, Row("standard deviation", spread)), method))
+        scores = [
+            [r.scores[pool.name].mean for r in runs if pool.name in r.scores] for pool in pools
+        ]
+        deviations = (number(statistics.stdev(s)) if len(s) > 1 else NONE for s in scores)
+        rows.append(Row("standard deviation", tuple(map(Cell, deviations))))
+        sections.append(Section(tuple(rows), method))
     return Table(
         key="seeds",
-        title="Each seed by itself",
+        title="Accuracy by seed",
         stub="method",
         columns=pool_columns(pools),
         sections=tuple(sections),
-        caption=captions.SEEDS,
+        caption="Accuracy in % ± 95% interval over the episodes of one seed. Each seed draws its "
+        "own classes, initial weights and episodes. Standard deviation: over seeds, with n − 1.",
     )
 
 
 def cost_table(record: Record) -> Table:
-    """What each method takes: time, memory, and what it must keep of old classes."""
+    """Training time over all updates, peak memory, and bytes kept per old class."""
     rounds = queries.incremental_rounds(record)
     rows = []
     for method in queries.methods_after(record, rounds[-1]):
         runs = [run for round in rounds for run in record.select(method, round)]
-        seeds = len({run.seed for run in runs})
-        trained = sum(run.seconds for run in runs if run.history)
-        cells = (
-            Cell(duration(trained / seeds)),
-            Cell(size(max(run.peak_memory_mb for run in runs) * 2**20)),
-            Cell(size(record.select(method, rounds[-1])[0].kept_bytes_per_class)),
-        )
+        seconds = sum(run.seconds for run in runs if run.history) / len({run.seed for run in runs})
+        memory = max(run.peak_memory_mb for run in runs)
+        kept = record.select(method, rounds[-1])[0].kept_bytes_per_class
+        sizes = byte_size(memory * 2**20), byte_size(kept)
+        cells = tuple(map(Cell, (duration(seconds), *sizes)))
         rows.append(Row(method, cells, muted=queries.is_reference(method)))
+    over = ", summed over rounds" * (len(rounds) > 1) + ", mean over seeds" * (
+        len(record.seeds) > 1
+    )
+    parallel = any("jobs" in run.environment for run in record.runs)
     return Table(
         key="cost",
-        title="What it costs",
+        title="Cost",
         stub="method",
-        columns=COST,
+        columns=(Column("training time"), Column("peak memory"), Column("kept per old class")),
         sections=(Section(tuple(rows)),),
-        caption=captions.cost(record),
+        caption=f"Training time{over}; peak memory (on the CPU: of the process); bytes stored per "
+        "old class. –: none." + " Several runs trained at the same time." * parallel,
     )
-
-
-def cost_rounds_table(record: Record) -> Table | None:
-    """The same round by round; only with several rounds."""
-    rounds = queries.incremental_rounds(record)
-    if len(rounds) < 2:
-        return None
-    sections = []
-    for method in queries.methods_after(record, rounds[-1]):
-        found = [(round, metrics.cost(record, method, round)) for round in rounds]
-        rows = tuple(
-            Row(
-                f"round {round}",
-                (
-                    Cell(duration(cost.seconds)),
-                    Cell(size(cost.peak_memory_mb * 2**20)),
-                    Cell(size(cost.kept_bytes_per_class)),
-                ),
-            )
-            for round, cost in found
-            if cost is not None
-        )
-        sections.append(Section(rows, method))
-    return Table(
-        key="cost-rounds",
-        title="What each round costs",
-        stub="method",
-        columns=COST,
-        sections=tuple(sections),
-        caption=captions.COST_ROUNDS,
-    )
-
-
-def parts_table(parts: Mapping[str, Record]) -> Table | None:
-    """Part beside part, method by method; only if all were tested on the same pools."""
-    finals = {part: queries.final_round(record) for part, record in parts.items()}
-    pools = {part: queries.table_pools(record, finals[part]) for part, record in parts.items()}
-    first = next(iter(pools.values()))
-    if len(parts) < 2 or any(each != first for each in pools.values()):
-        return None
-    methods = dict.fromkeys(
-        m for part, record in parts.items() for m in queries.methods_after(record, finals[part])
-    )
-    sections = []
-    for method in methods:
-        rows = []
-        for part, record in parts.items():
-            found = [queries.score(record, method, finals[part], pool.name) for pool in first]
-            rows.append(Row(part, tuple(map(score_cell, found))))
-        sections.append(Section(tuple(rows), method))
-    return Table(
-        key="parts",
-        title="Part beside part",
-        stub="method",
-        columns=pool_columns(first),
-        sections=tuple(sections),
-        caption=captions.PARTS,
-    )
-
-
-def _spread(runs: Sequence[Run], pool: str) -> str:
-    means = [run.scores[pool].mean for run in runs if pool in run.scores]
-    return number(statistics.stdev(means)) if len(means) > 1 else NONE
