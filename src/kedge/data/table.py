@@ -25,7 +25,7 @@ from kedge.data.packed_file import (
     fingerprint_of,
     write_packed,
 )
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.utils.text import normalize_name, pluralize
 
 EAGER_BYTES = 1 << 28  # files with fewer bytes of pixels are loaded into memory
@@ -49,36 +49,22 @@ class ImageTable:
     inverted: bool = False  # whether dark and bright were exchanged
 
     def __post_init__(self) -> None:
-        images, labels, n_classes = self.images, self.labels, len(self.classes)
-        self._require(
-            images.dtype == torch.uint8 and images.ndim == 4,
-            "images must be uint8 of shape N×C×H×W",
-        )
+        images, labels, part, n = self.images, self.labels, self.part, len(self.classes)
+        ok = images.dtype == torch.uint8 and images.ndim == 4
+        self._require(ok, "images must be uint8 of shape N×C×H×W")
         self._require(images.shape[1] in (1, 3), "images must have 1 or 3 channels")
-        self._require(
-            labels.dtype == torch.int64 and labels.shape == images.shape[:1],
-            "there must be one label for each image",
-        )
-        self._require(len(set(self.classes)) == n_classes, "two classes have the same name")
-        expected = torch.repeat_interleave(torch.arange(n_classes), self.counts)
-        self._require(
-            int(self.counts.sum()) == len(self) and torch.equal(labels, expected),
-            f"labels must be sorted and lie between 0 and {n_classes - 1}, as there are "
-            f"{pluralize(n_classes, 'class name')}",
-        )
-        self._require(
-            bool(self.parts) == (self.part is not None),
-            "the parts of a split need names, and a part for each image",
-        )
-        self._require(
-            self.part is None
-            or (self.part.shape == labels.shape and int(self.part.max()) < len(self.parts)),
-            "every image must be in one part of the split",
-        )
+        ok = labels.dtype == torch.int64 and labels.shape == images.shape[:1]
+        self._require(ok, "there must be one label for each image")
+        self._require(len(set(self.classes)) == n, "two classes have the same name")
+        ok = torch.equal(labels, torch.repeat_interleave(torch.arange(n), self.counts))
+        self._require(ok, f"labels must be sorted, from 0 to {n - 1}: one for each class name")
+        ok = bool(self.parts) == (part is not None)
+        self._require(ok, "the parts of a split need names, and a part for each image")
+        ok = part is None or (part.shape == labels.shape and int(part.max()) < len(self.parts))
+        self._require(ok, "every image must be in one part of the split")
 
     def _require(self, holds: bool, sentence: str) -> None:
-        if not holds:
-            raise KedgeError(f"{self.source}: {sentence}.")
+        require(holds, f"{self.source}: {sentence}.")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -126,15 +112,11 @@ class ImageTable:
         Images of a packed file stay there, but the new table can read no others.
         """
         kept, labels = self.labels[rows].unique(return_inverse=True)
-        lazy = isinstance(self.images, LazyImages)
-        return replace(
-            self,
-            images=self.images.subset(rows) if lazy else self.take(rows),
-            labels=labels,
-            classes=tuple(self.classes[i] for i in kept.tolist()),
-            part=None if self.part is None else self.part[rows],
-            checksum="",
-        )
+        images = self.images
+        images = images.subset(rows) if isinstance(images, LazyImages) else self.take(rows)
+        classes = tuple(self.classes[i] for i in kept.tolist())
+        part = None if self.part is None else self.part[rows]
+        return replace(self, images=images, labels=labels, classes=classes, part=part, checksum="")
 
     @classmethod
     def build(
@@ -156,10 +138,8 @@ class ImageTable:
         elif pixels.ndim == 4 and pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3):
             pixels = pixels.permute(0, 3, 1, 2)
         order = torch.as_tensor(labels, dtype=torch.int64)
-        if order.shape != pixels.shape[:1]:
-            raise KedgeError(
-                f"{source}: {pluralize(len(pixels), 'image')} but {pluralize(len(order), 'label')}."
-            )
+        n_images, n_labels = pluralize(len(pixels), "image"), pluralize(len(order), "label")
+        require(order.shape == pixels.shape[:1], f"{source}: {n_images} but {n_labels}.")
         if bool((order[1:] < order[:-1]).any()):
             order, rows = torch.sort(order, stable=True)
             pixels = pixels[rows]

@@ -1,9 +1,8 @@
-"""Writing so that a crash, a full disk or a second process never costs what was there before.
+"""Files that survive a crash, a full disk or a second process: atomic writes, locks, checksums.
 
-Models, memories and states are safetensors with one JSON text in the metadata: reading them runs no
-code, and the same content gives the same bytes. The text begins with a checksum of the whole file
-and with its version (docs/model-file.md). Packed images, which may be larger than the memory, have
-a fingerprint of their pixels instead, which `kedge data inspect` compares.
+Models, memories and checkpoints are safetensors with one JSON text in the metadata: reading them
+runs no code, and equal content gives equal bytes. The text begins with a checksum of the file and a
+version (docs/model-file.md). Packed images have a fingerprint of their pixels instead.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 import stat
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -27,190 +26,185 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from kedge.config import parse_json
 from kedge.errors import KedgeError
 from kedge.utils import distributed
+from kedge.utils.strict_json import parse_json
 
-VERSION = 2  # of what `save_tensors` writes. The first one said no version and had no checksum
-# Bytes: names of some 100,000 classes. What is longer could fill the memory when it is read.
-LONGEST_HEADER = 1 << 23
-MOST_TENSORS = 10_000  # more would take long, for nothing
-DIGITS = 64  # of a checksum
-SUM = rb"\"sha256\": \""  # what stands before them in a header, where quotes are escaped
-BLOCK = 1 << 20  # bytes read at a time
+VERSION = 2  # of files that `save_tensors` writes; version 1 had neither version nor checksum
+# Limits for hostile files: a header of 8 MiB holds the names of some 100,000 classes.
+LONGEST_HEADER, MOST_TENSORS = 1 << 23, 10_000
+CHECKSUM_DIGITS = 64
+CHECKSUM_KEY = rb"\"sha256\": \""  # precedes the digits in a header, where quotes are escaped
+READ_BYTES = 1 << 20  # at a time
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path`, flush it to the disk, and only then take its place.
+    """Let `write` fill a temporary file, flush it to disk, then rename it to `path`.
 
-    Of several processes, all of which have to come here, the first one writes.
+    Collective: all ranks must call it, and rank 0 writes.
     """
-    distributed.barrier()  # another may still be looking whether the file is there
+    distributed.barrier()  # another rank may still check whether the file exists
     if distributed.rank() == 0:
-        write_alone(path, write)
+        write_on_this_rank(path, write)
     distributed.barrier()
 
 
-def write_alone(path: Path, write: Callable[[Path], object]) -> None:
-    """The same by one of several processes, whatever the others do."""
-    part = neighbour(path, f".{path.name}.{os.getpid()}.part")
+def write_on_this_rank(path: Path, write: Callable[[Path], object]) -> None:
+    """Write atomically, independently of other ranks."""
+    part = sibling(path, f".{path.name}.{os.getpid()}.part")
     try:
         make_folder(path.parent)
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-            if not _alive(left.suffixes[-2]):  # killed while it wrote
-                left.unlink(missing_ok=True)
+        for stale in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+            if not _is_running(stale.suffixes[-2].removeprefix(".")):
+                stale.unlink(missing_ok=True)
         write(part)
         with open(part, "rb") as file:
             os.fsync(file.fileno())
-        take_place(part, path)
+        move_into_place(part, path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise KedgeError(
-            f"{path}: could not be written ({reason}); what was there before is unchanged. When "
-            "that is mended, give the command again."
+            f"{path}: could not be written ({reason}); an existing file is unchanged. Solve the "
+            "problem and run the command again."
         ) from error
     finally:
-        with suppress(OSError):  # where it could not even be made
+        with suppress(OSError):
             part.unlink(missing_ok=True)
 
 
-def neighbour(path: Path, name: str) -> Path:
-    """Another file in the folder of one that is to be written; '.' and '/' can be no file."""
+def sibling(path: Path, name: str) -> Path:
+    """A file in the same folder. Raises KedgeError if `path` cannot be a file, like '.' and '/'."""
     if not path.name:
         raise KedgeError(f"{path}: this is a folder; give the name of a file to write in it.")
     return path.with_name(name)
 
 
-def _alive(process: str) -> bool:
-    """Whether a process id, written as '.1234', is that of a running process."""
-    number = process.removeprefix(".")
+def _is_running(process_id: str) -> bool:
     try:
-        os.kill(int(number), 0)
+        os.kill(int(process_id), 0)
     except (ProcessLookupError, ValueError, OverflowError):
         return False
     except PermissionError:
         return True
-    with suppress(OSError):  # one that was killed has a number until its parent has asked for it
-        status = Path("/proc", number, "stat").read_text(errors="replace")
+    with suppress(OSError):  # a killed process keeps its id until its parent has waited for it
+        status = Path("/proc", process_id, "stat").read_text(errors="replace")
         return status.rpartition(")")[2].split()[0] != "Z"
     return True
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it. Each that is new is only safe once the one that lists it is."""
+    """Create a folder and its parents, each flushed to disk."""
     if folder.is_dir():
         return
     if folder.exists():
         raise OSError(f"{folder} is no folder")
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    flush_folder(folder.parent)
+    fsync_folder(folder.parent)
 
 
-def take_place(part: Path, path: Path) -> None:
-    """Give a file that is complete and flushed its name."""
+def move_into_place(part: Path, path: Path) -> None:
+    """Rename a complete and flushed file."""
     os.replace(part, path)
-    flush_folder(path.parent)
+    fsync_folder(path.parent)
 
 
-def flush_folder(folder: Path) -> None:
-    """The new name is only safe once the folder that lists it is on the disk too."""
+def fsync_folder(folder: Path) -> None:
+    """A new name is only safe once its folder is on disk too."""
     if os.name != "posix":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
-    """Tensors, and what there is to say about them, with a checksum of it all."""
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Write tensors and metadata with a version and a checksum. Collective."""
     plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
-    said = {"sha256": "0" * DIGITS, "version": VERSION, **about}
-    metadata = {"kedge": as_text(said)}
+    zeros = "0" * CHECKSUM_DIGITS
+    text = to_json({"sha256": zeros, "version": VERSION, **metadata})
 
     def write(part: Path) -> None:
-        # Its own way to a file goes by another one, of a random name, which a kill would leave.
-        content = save(plain, metadata)
-        header = _header(BytesIO(content))  # one that is too long could not be read again
+        # Not `save_file`: it writes a temporary file of its own, which a kill would leave behind.
+        content = save(plain, {"kedge": text})
+        header = _read_header(BytesIO(content))  # raises if it is too long to be read again
         with open(part, "wb") as file:
             file.write(content)
-            file.seek(8 + header.index(SUM) + len(SUM))
+            file.seek(8 + header.index(CHECKSUM_KEY) + len(CHECKSUM_KEY))
             file.write(_checksum(BytesIO(content), header).encode())
 
     write_atomically(path, write)
 
 
-def as_text(about: dict[str, Any]) -> str:
-    """JSON that can be read again: where images came from may be a name that is no text."""
-    text = json.dumps(about, ensure_ascii=False, allow_nan=False)
+def to_json(metadata: dict[str, Any]) -> str:
+    """JSON in valid UTF-8; characters that have no encoding, as in odd file names, become '?'."""
+    text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
     return text.encode(errors="replace").decode()
 
 
 def load_tensors(
     path: Path, what: str, advice: str = ""
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What was saved. Tensors are mapped into memory and read from the disk when first used.
+    """Metadata and tensors, which are memory-mapped. `what` and `advice` appear in error messages.
 
-    A file that says no version is of the first one, or of another part of kedge: its checksum, if
-    it has any, is for others to compare.
+    A file without a version is of version 1, or packed images: its checksum is not compared here.
     """
     try:
-        with _opened(path) as file, safe_open(path, framework="pt") as opened:
-            about = parse_json((opened.metadata() or {}).get("kedge", "null"))
-            if not isinstance(about, dict):
+        with _open(path) as file, safe_open(path, framework="pt") as tensor_file:
+            metadata = parse_json((tensor_file.metadata() or {}).get("kedge", "null"))
+            if not isinstance(metadata, dict):
                 raise KedgeError(f"{path}: not a {what} that kedge wrote.")
-            if "version" in about or next(iter(about), None) == "sha256":
-                _check(path, what, advice, file, about)
-            if len(names := opened.keys()) > MOST_TENSORS:
+            if "version" in metadata or next(iter(metadata), None) == "sha256":
+                _check_version(path, what, advice, file, metadata)
+            if len(names := tensor_file.keys()) > MOST_TENSORS:
                 raise ValueError(f"it says that it holds {len(names)} tensors")
-            tensors = {key: opened.get_tensor(key) for key in sorted(names)}
+            return metadata, {key: tensor_file.get_tensor(key) for key in sorted(names)}
     except (FileNotFoundError, NotADirectoryError):
         raise KedgeError(f"{path}: there is no {what} here{advice}.") from None
     except IsADirectoryError:
         raise KedgeError(f"{path}: this is a folder and not a {what}.") from None
     except PermissionError:
-        raise KedgeError(
-            f"{path}: you have no permission to read this file; its owner can give it."
-        ) from None
+        raise KedgeError(f"{path}: you have no permission to read this file.") from None
     except (SafetensorError, ValueError, OSError, RecursionError, MemoryError) as error:
         reason = textwrap.shorten(str(getattr(error, "strerror", None) or error), 300)
         raise KedgeError(f"{path}: not a {what}, or damaged ({reason}){advice}.") from None
-    return about, tensors
 
 
-def _check(path: Path, what: str, advice: str, file: BinaryIO, about: dict[str, Any]) -> None:
-    """Takes checksum and version out of `about`."""
-    checksum, version = about.pop("sha256", None), about.pop("version", None)
-    if checksum != _checksum(file, _header(file)):
+def _check_version(
+    path: Path, what: str, advice: str, file: BinaryIO, metadata: dict[str, Any]
+) -> None:
+    """Remove checksum and version from the metadata and check them."""
+    checksum, version = metadata.pop("sha256", None), metadata.pop("version", None)
+    if checksum != _checksum(file, _read_header(file)):
         raise KedgeError(f"{path}: the checksum does not match; the file is damaged{advice}.")
     if type(version) is not int or version < VERSION:
         raise ValueError(f"it says that its version is {version!r}")
     if version > VERSION:
         raise KedgeError(
-            f"{path}: this {what} was written by a newer kedge (version {version} of the file; "
-            f"this kedge knows those up to {VERSION}): update kedge to read it."
+            f"{path}: this {what} was written by a newer kedge (file version {version}, this kedge "
+            f"reads up to {VERSION}); update kedge to read it."
         )
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read whose header is not too long, and no pipe, device or folder."""
-    # Without O_NONBLOCK a named pipe would wait for somebody to write into it.
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(number, "rb") as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """A regular file with a header of acceptable length."""
+    # Without O_NONBLOCK opening a named pipe would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("it is no file")
-        _header(file)
+        _read_header(file)
         yield file
 
 
-def _header(file: BinaryIO | BytesIO) -> bytes:
-    """Of a safetensors file: JSON, behind its length in 8 bytes."""
+def _read_header(file: BinaryIO | BytesIO) -> bytes:
+    """The JSON header of a safetensors file, without the 8 bytes of its length."""
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
-    if length > 1 << 40:  # an image or a text begins so
+    if length > 1 << 40:  # an image or a text
         raise OSError("it does not begin as such a file does")
     if not 2 <= length <= LONGEST_HEADER:
         raise OSError(f"its header has {length} bytes, not 2 to {LONGEST_HEADER}")
@@ -218,24 +212,24 @@ def _header(file: BinaryIO | BytesIO) -> bytes:
 
 
 def _checksum(file: BinaryIO | BytesIO, header: bytes) -> str:
-    """SHA-256 of the file, in which the digits of the checksum itself are zeros."""
-    before, mark, rest = header.partition(SUM)
-    zeros = b"0" * DIGITS if mark else b""
+    """SHA-256 of the file with zeros in place of the checksum's own digits."""
+    before, key, rest = header.partition(CHECKSUM_KEY)
+    zeros = b"0" * CHECKSUM_DIGITS if key else b""
     sha = hashlib.sha256(len(header).to_bytes(8, "little"))
-    sha.update(before + mark + zeros + rest[len(zeros) :])
+    sha.update(before + key + zeros + rest[len(zeros) :])
     file.seek(8 + len(header))
-    while block := file.read(BLOCK):
+    while block := file.read(READ_BYTES):
         sha.update(block)
     return sha.hexdigest()
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names start so, by the rest of their names."""
+def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names start with the prefix, under the rest of their names."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and every byte."""
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and every byte."""
     sha = hashlib.sha256()
     for key in sorted(tensors):
         value = tensors[key].detach().cpu().contiguous()
@@ -244,44 +238,40 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
-@contextmanager
-def only_one_process(folder: Path, name: str = ".lock", file: Path | None = None) -> Iterator[None]:
-    """Hold a lock while the body runs; processes that work as one do so together, by the first."""
-    if distributed.rank() == 0:
-        with locked(folder, name, file=file):
-            yield
-    else:
-        yield
+def exclusive(
+    folder: Path, name: str = ".lock", file: Path | None = None
+) -> AbstractContextManager[None]:
+    """A `file_lock` that rank 0 holds for all ranks."""
+    return file_lock(folder, name, file=file) if distributed.rank() == 0 else nullcontext()
 
 
 @contextmanager
-def locked(
-    folder: Path, name: str, patience: float = 0.0, file: Path | None = None
+def file_lock(
+    folder: Path, name: str, timeout: float = 0.0, file: Path | None = None
 ) -> Iterator[None]:
-    """Hold a lock while the body runs; a second process is told after so many seconds, not let in.
+    """Hold the lock `folder/name` in the body.
 
-    It is told of the folder, or of the file in it that is being made. The system drops the lock
-    when its holder dies, however it dies, so nothing goes stale.
+    If another process holds it for longer than `timeout` seconds (forever if negative), raise
+    KedgeError about `file`, or the folder. The system releases the lock of a process that dies.
     """
     lock_file = folder / name
     try:
         make_folder(folder)
-        lock = FileLock(lock_file, timeout=patience)
+        lock = FileLock(lock_file, timeout=timeout)
         try:
             lock.acquire()
         except Timeout:
-            # It also waits where no file can be made, as in /proc.
+            # FileLock also times out if no file can be created, as in /proc; this raises OSError.
             with TemporaryFile(dir=folder):
                 raise KedgeError(
                     f"{file or folder}: another kedge process is working here; wait for it or use "
                     "another --out."
                 ) from None
     except OSError as error:
-        reason = error.strerror or error
-        raise KedgeError(f"{folder}: cannot write here ({reason}).") from None
+        raise KedgeError(f"{folder}: cannot write here ({error.strerror or error}).") from None
     try:
         yield
     finally:
-        with suppress(OSError):  # where nothing can be written any more
+        with suppress(OSError):  # the folder may have become read-only
             lock_file.unlink(missing_ok=True)
         lock.release()

@@ -1,12 +1,10 @@
-"""Several processes as one: the only file that knows the distributed engine.
+"""Collectives over ranks; the only module that uses torch.distributed.
 
-    torchrun --standalone --nproc-per-node 4 -m kedge bench --batch 4
+    torchrun --standalone --nproc-per-node 4 -m kedge bench --tasks-per-step 4
 
-starts four processes, each on a GPU of its own where there are any. They share the episodes of
-every step and learn what a single process would learn with the same --batch. Lightning Fabric
-brings them together; modules are not wrapped, for gradients are averaged in `kedge.training.step`.
-
-In a single process everything here does nothing, so that nobody has to ask first.
+starts four ranks, each on a GPU of its own if there are any. They share the episodes of every step
+and learn exactly what a single process learns with the same options. Modules are not wrapped:
+`kedge.training` averages the gradients. In a single process every function here is a no-op.
 """
 
 from __future__ import annotations
@@ -21,120 +19,123 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from kedge.config import require
+from kedge.errors import require
 
 T = TypeVar("T")
 
 
-def start() -> None:
-    """Join the others, if this process was started as one of several; once is enough."""
-    if _n_started() == 1 or _together():
+def init() -> None:
+    """Join the process group if torchrun started this process. May be called twice."""
+    if _launched_world_size() == 1 or _initialized():
         return
-    # It takes seconds to load, and a single process has no use for it.
+    # Imported here since it takes seconds, and a single process does not need it.
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    local_size, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
     require(
-        here <= gpus or gpus == 0,
-        f"{here} processes were started on a machine with {gpus} GPU{'s' if gpus > 1 else ''}, and "
-        f"each needs its own: start at most {gpus} with --nproc-per-node.",
+        local_size <= gpus or gpus == 0,
+        f"--nproc-per-node is {local_size}, but each process needs its own GPU and there "
+        f"{'are' if gpus > 1 else 'is'} {gpus}: start at most {gpus}.",
     )
-    require(_n_started() % here == 0, "Every machine must start as many processes as the others.")
+    require(
+        _launched_world_size() % local_size == 0,
+        "--nproc-per-node must be the same on every machine.",
+    )
     Fabric(
         accelerator="cuda" if gpus else "cpu",
         strategy="ddp",
-        devices=here,
-        num_nodes=_n_started() // here,
+        devices=local_size,
+        num_nodes=_launched_world_size() // local_size,
         plugins=[TorchElasticEnvironment()],
     ).launch()
 
 
 def world_size() -> int:
-    return dist.get_world_size() if _together() else 1
+    return dist.get_world_size() if _initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
-    return dist.get_rank() if _together() else 0
+    return dist.get_rank() if _initialized() else 0
 
 
 def barrier() -> None:
-    """Until all processes have come here."""
+    """Block until every rank has reached this point."""
     if world_size() > 1:
-        gpu = dist.get_backend() == "nccl"
-        dist.barrier(device_ids=[torch.cuda.current_device()] if gpu else None)
+        nccl = dist.get_backend() == "nccl"
+        dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 
 
 def all_reduce(tensor: Tensor) -> Tensor:
-    """The sum over all processes, the same in each of them; every process has to ask for it."""
+    """The sum over all ranks, on every rank. The argument is not changed."""
     if world_size() == 1:
         return tensor
-    # A copy, since the engine sums in place and takes no other layout.
-    sum_over_ranks = tensor.detach().clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(sum_over_ranks)
-    return sum_over_ranks
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
 
 
-def sum_over_ranks(of: Callable[[int], Tensor], numbers: range) -> Tensor:
-    """The sum over the numbers, which are dealt out to the processes."""
-    return all_reduce(_halves(of, shard(numbers)))
+def sum_over_ranks(compute: Callable[[int], Tensor], indices: range) -> Tensor:
+    """The sum of `compute(i)` over all indices, which are shared by the ranks."""
+    return all_reduce(_pairwise_sum(compute, shard(indices)))
 
 
-def shard(numbers: range) -> range:
-    """Those that are this process' share."""
-    return numbers[rank() :: world_size()]
+def shard(indices: range) -> range:
+    """The indices of this rank: every world_size-th."""
+    return indices[rank() :: world_size()]
 
 
-def shard_in_sum_order(numbers: range) -> list[int]:
-    """This process' share, in the order in which `total` comes to them."""
-    asked: list[int] = []
+def shard_in_sum_order(indices: range) -> list[int]:
+    """The indices of this rank in the order in which `sum_over_ranks` computes them."""
+    order: list[int] = []
 
-    def note(i: int) -> Tensor:
-        asked.append(i)
+    def record(i: int) -> Tensor:
+        order.append(i)
         return torch.zeros(())
 
-    _halves(note, shard(numbers))
-    return asked
+    _pairwise_sum(record, shard(indices))
+    return order
 
 
-def _halves(of: Callable[[int], Tensor], numbers: range) -> Tensor:
-    """By halves of every other one. Two processes, each of which has every other one, do the same
-    and come to the same last bit as a single one."""
-    if len(numbers) % 2:
-        return functools.reduce(torch.add, map(of, numbers))
-    return _halves(of, numbers[::2]) + _halves(of, numbers[1::2])
+def _pairwise_sum(compute: Callable[[int], Tensor], indices: range) -> Tensor:
+    """The sum of every other index plus the sum of the rest, recursively.
+
+    Two ranks, each with every other index, thus add in the same order as one process and get the
+    same bits.
+    """
+    if len(indices) % 2:
+        return functools.reduce(torch.add, map(compute, indices))
+    return _pairwise_sum(compute, indices[::2]) + _pairwise_sum(compute, indices[1::2])
 
 
 def broadcast(value: T) -> T:
-    """What the first process has. Two GPUs may differ in a last bit on which much depends."""
+    """The value of rank 0, for decisions on which all ranks must agree to the last bit."""
     if world_size() == 1:
         return value
-    told = [value if rank() == 0 else None]
-    dist.broadcast_object_list(told, src=0)
-    assert told[0] is not None
-    return told[0]
+    values = [value if rank() == 0 else None]
+    dist.broadcast_object_list(values, src=0)
+    assert values[0] is not None
+    return values[0]
 
 
-def first_to_fail() -> bool:
-    """Whether this process is the first that has to give up, so that only one says why: others
-    fail in the same way, or because it is gone."""
-    if _n_started() == 1:
+def is_first_to_fail() -> bool:
+    """Whether no other rank has failed before, so that only one rank reports the error."""
+    if _launched_world_size() == 1:
         return True
-    if not _together():  # it is about how they were started
+    if not _initialized():
         return os.environ["LOCAL_RANK"] == "0"
     try:
         return dist.distributed_c10d._get_default_store().add("kedge has failed", 1) == 1
-    except RuntimeError:  # whoever kept the store has ended
+    except RuntimeError:  # the rank that hosted the store has ended
         return True
 
 
-def _n_started() -> int:
-    """By torchrun, on all machines together. Elsewhere WORLD_SIZE may mean something else."""
+def _launched_world_size() -> int:
+    """Ranks that torchrun started. Without torchrun WORLD_SIZE may mean something else."""
     by_torchrun = {"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"} <= os.environ.keys()
     return int(os.environ.get("WORLD_SIZE", "1")) if by_torchrun else 1
 
 
-def _together() -> bool:
+def _initialized() -> bool:
     return dist.is_available() and dist.is_initialized()

@@ -8,12 +8,14 @@ import os
 import sys
 from contextlib import suppress
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # names of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
-def write_anything() -> None:
-    """What a stream's encoding lacks is escaped, as Python does it on standard error. And with
-    PYTHONUNBUFFERED, which drops what a full disk does not take, lines are held until written."""
+def escape_unencodable() -> None:
+    """Let standard streams escape characters that their encoding lacks.
+
+    With PYTHONUNBUFFERED, Python drops output that a full disk refuses; a line buffer prevents it.
+    """
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         raw, encoding = sys.stdout.fileno(), sys.stdout.encoding
         sys.stdout = os.fdopen(raw, "w", 1, encoding, closefd=False)
@@ -22,10 +24,10 @@ def write_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def keep_memory() -> None:
-    """Let glibc keep large blocks that are freed, for the next step needs them again.
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks for the next step.
 
-    By default each goes back to the system and comes again as empty pages: on 2 cores that took
+    By default large blocks go back to the system and return as empty pages: on 2 cores this took
     half of a training step and two thirds of evaluation. See LOG.md.
     """
     with suppress(OSError, AttributeError):

@@ -1,7 +1,7 @@
-"""Progress with the time left, for whoever is watching; silent when nobody is.
+"""Progress bars and notes on standard error, shown only within `display`.
 
-The library reports; only the commands (or a caller who asks) open a display. Where there is no
-terminal, finished lines are printed and bars are not.
+The library reports; commands (or a caller) open a display. Without a terminal there are lines
+instead of bars.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
 LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
-Tick = Callable[[int], None]  # told how much has just been done
-_shown: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
-_remarked: ContextVar[set[str] | None] = ContextVar("kedge_remarked", default=None)
-_part: ContextVar[str] = ContextVar("kedge_part", default="")  # what every line begins with
+Tick = Callable[[int], None]  # called with the number of items that were just done
+_display: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
+_noted: ContextVar[set[str] | None] = ContextVar("kedge_noted", default=None)
+_prefix: ContextVar[str] = ContextVar("kedge_prefix", default="")  # of every line
 
 
 @contextmanager
 def display() -> Iterator[None]:
-    """Show every task of the body on standard error, so that standard output stays clean."""
-    from kedge.utils.distributed import rank  # here, since PyTorch is slow to load
+    """Show tasks and notes of the body on standard error."""
+    from kedge.utils.distributed import rank  # imported here since PyTorch is slow to load
 
-    if _shown.get() is not None or rank() != 0:  # already on the screen, or another shows it
+    if _display.get() is not None or rank() != 0:
         yield
         return
     columns = (
@@ -42,49 +42,49 @@ def display() -> Iterator[None]:
         TimeLeftColumn(),
     )
     console = Console(stderr=True)
-    # Without a terminal a bar would leave but an empty line.
-    bars = console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not bars) as progress:
-        token, remarked = _shown.set(progress), _remarked.set(set())
+    # Without a terminal bars would leave empty lines.
+    disable = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as progress:
+        token, noted = _display.set(progress), _noted.set(set())
         try:
             yield
         finally:
-            _shown.reset(token)
-            _remarked.reset(remarked)
+            _display.reset(token)
+            _noted.reset(noted)
 
 
 @contextmanager
-def part(words: str) -> Iterator[None]:
-    """Begin every line and bar of the body with these words: what it does is done several times."""
-    token = _part.set(printable(f"{words}: ", one_line=True))
+def line_prefix(text: str) -> Iterator[None]:
+    """Begin every line and bar of the body with this text."""
+    token = _prefix.set(printable(f"{text}: ", one_line=True))
     try:
         yield
     finally:
-        _part.reset(token)
+        _prefix.reset(token)
 
 
-def silent(n: int) -> None:
-    """A tick that nobody hears."""
+def no_tick(n: int) -> None:
+    """A tick that does nothing."""
 
 
 @contextmanager
 def task(description: str, total: int) -> Iterator[Tick]:
-    """A bar for the body, which advances it by calling what it is given."""
-    progress = _shown.get()
+    """A progress bar for the body, which advances it with the tick that it is given."""
+    progress = _display.get()
     if progress is None:
-        yield silent
+        yield no_tick
     elif progress.disable:
-        yield _lines(description, total)
+        yield _line_tick(description, total)
     else:
-        bar = progress.add_task(f"{escape(_part.get())}{description}", total=total)
+        bar = progress.add_task(f"{escape(_prefix.get())}{description}", total=total)
         try:
             yield lambda n: progress.advance(bar, n)
         finally:
             progress.remove_task(bar)
 
 
-def _lines(description: str, total: int) -> Tick:
-    """Where there is no terminal: a line every half minute, as a log wants it."""
+def _line_tick(description: str, total: int) -> Tick:
+    """A tick that prints a line every half minute, for logs."""
     began = last = time.monotonic()
     done = 0
 
@@ -101,25 +101,24 @@ def _lines(description: str, total: int) -> Tick:
 
 
 def note(text: str) -> None:
-    """A line that stays: something was finished, or noticed. From Python, where nothing is shown,
-    it goes to the logger "kedge", at the level INFO."""
-    progress, line = _shown.get(), printable(f"{_part.get()}{text}")
+    """Print a line, or log it to the logger "kedge" (INFO) if there is no display."""
+    progress, line = _display.get(), printable(f"{_prefix.get()}{text}")
     if progress is None:
         LOGGER.info(line)
     else:
         progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def remark(text: str) -> None:
-    """A note on images. A command may read the same ones several times, but says it once."""
-    said, line = _remarked.get(), f"{_part.get()}{text}"
-    if said is None or line not in said:
+def note_once(text: str) -> None:
+    """A note that is not repeated within a display, as when a command reads images twice."""
+    noted, line = _noted.get(), f"{_prefix.get()}{text}"
+    if noted is None or line not in noted:
         note(text)
-    if said is not None:
-        said.add(line)
+    if noted is not None:
+        noted.add(line)
 
 
 def printable(text: str, *, one_line: bool = False) -> str:
-    """Without what would command the terminal: names may hold anything."""
+    """The text with control characters escaped: names from files may hold any."""
     kept = "" if one_line else "\n"
     return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

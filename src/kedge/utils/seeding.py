@@ -1,4 +1,4 @@
-"""Random numbers that depend on a key alone: never on a device, a process or an earlier draw."""
+"""Random numbers that depend on a key only, not on a device, a process or earlier draws."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 
 def generator(*key: int | str) -> np.random.Generator:
-    """For a key such as ("train", seed, round, epoch). Names keep the streams apart."""
+    """A generator for a key such as ("train", seed, round, epoch)."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
     return np.random.default_rng(np.random.SeedSequence(words))
 
 
 def torch_seed(*key: int | str) -> int:
-    """A seed for PyTorch's own generators (initial weights, DropBlock)."""
+    """A seed for PyTorch's generators (initial weights, DropBlock)."""
     return int(generator(*key).integers(2**63))

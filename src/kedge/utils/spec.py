@@ -1,6 +1,6 @@
-"""A thing and its options, written as one text: 'IDA lambda=5 anchors=all', 'ecm training=inner'.
+"""A name with options in one text: 'IDA lambda=5 anchors=all', 'ecm training=inner'.
 
-Methods and heads are named so in commands, recipes, records and figures.
+Methods and heads are written this way in commands, recipes, records and figures.
 """
 
 from __future__ import annotations
@@ -23,52 +23,51 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """The text again, tidied: what the same thing is always called."""
-        shown = (f"{key}={_shown(value)}" for key, value in self.options.items())
-        return " ".join([self.name, *shown])
+        """The canonical text."""
+        options = (f"{key}={_shortest(value)}" for key, value in self.options.items())
+        return " ".join([self.name, *options])
 
 
-def _shown(value: int | float | str) -> str:
-    """As short as it can be without becoming another value."""
+def _shortest(value: int | float | str) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def parse_spec(text: str, what: str) -> Spec:
-    """`what` is for people: "Method", "Head"."""
+    """Parse a text. `what` ("Method", "Head") begins error messages."""
     if not isinstance(text, str):
-        raise KedgeError(f"{what} {text!r}: give its name, with options behind it, as one text.")
+        raise KedgeError(f"{what} {text!r}: give a name, followed by its options, as one text.")
     name, *options = text.split() or [""]
-    given = dict(_option(f"{what} '{name} {option}'", option) for option in options)
-    if len(given) < len(options):
+    parsed = dict(_parse_option(f"{what} '{name} {option}'", option) for option in options)
+    if len(parsed) < len(options):
         raise KedgeError(f"{what} '{text}': an option is given twice.")
-    return Spec(name, given)
+    return Spec(name, parsed)
 
 
-def check_options(named: Spec, known: Collection[str], what: str) -> None:
-    """Where defaults are known too, what is usually a number must be one."""
+def check_options(spec: Spec, known: Collection[str], what: str) -> None:
+    """Refuse unknown options and, if `known` maps to defaults, text in place of numbers."""
     defaults = known if isinstance(known, Mapping) else {}
-    for key, value in named.options.items():
+    for key, value in spec.options.items():
         if key not in known:
             knows = f"knows the options {', '.join(known)}" if known else "has no options"
-            raise KedgeError(f"{what} '{named.label}': {named.name} {knows}.")
+            raise KedgeError(f"{what} '{spec.label}': {spec.name} {knows}.")
         if isinstance(value, str) and isinstance(defaults.get(key), int | float):
-            raise KedgeError(f"{what} '{named.label}': {key} must be a number.")
+            raise KedgeError(f"{what} '{spec.label}': {key} must be a number.")
 
 
-def fields_of(kind: type) -> list[str]:
+def field_names(kind: type) -> list[str]:
     """The options of a dataclass."""
     return [f.name for f in dataclasses.fields(kind)]
 
 
-def keywords_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a function or class with their defaults: its keyword-only arguments."""
+def keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a function or class: its keyword-only arguments with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def _option(where: str, text: str) -> tuple[str, int | float | str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key or not value:
+def _parse_option(where: str, text: str) -> tuple[str, int | float | str]:
+    key, _, value = text.partition("=")
+    if not key or not value:
         raise KedgeError(f"{where}: write options as name=value.")
     for convert in (int, float):
         try:

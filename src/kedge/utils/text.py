@@ -1,4 +1,4 @@
-"""Names and numbers within a sentence."""
+"""Numbers and names in messages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import unicodedata
 from collections.abc import Sequence
 
 
-def pluralize(n: int, one: str, several: str = "") -> str:
-    """How many of what; `several` where that is more than an s behind `one`."""
-    return f"{n} {one if n == 1 else several or f'{one}s'}"
+def pluralize(n: int, singular: str, plural: str = "") -> str:
+    """'1 image', '3 images'; the plural is the singular with an s by default."""
+    return f"{n} {singular if n == 1 else plural or f'{singular}s'}"
 
 
 def format_bytes(n_bytes: float) -> str:
@@ -19,7 +19,7 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def display_name(name: str) -> str:
-    """A name within a sentence: it stays on its line, and its end can be seen."""
+    """A name for a message: long ones are shortened, odd ones are quoted."""
     name = name if len(name) <= 200 else f"{name[:90]}…{name[-90:]}"
     return name if name.isprintable() and name == name.strip() else repr(name)
 
@@ -33,10 +33,10 @@ def skipped_remark(names: Sequence[str], noun: str, reason: str) -> tuple[str, .
 
 
 def first_example(names: Sequence[str]) -> str:
-    """The end of a remark: the first of them, or the only one."""
+    """The end of a remark that names its first example: ': a.png' or ', the first is a.png'."""
     return f"{':' if len(names) == 1 else ', the first is'} {display_name(names[0])}"
 
 
 def normalize_name(name: str) -> str:
-    """Of a class: blanks at its ends do not count, nor does how a system writes an accent."""
+    """A class name without blanks around it and with composed accents (NFC)."""
     return unicodedata.normalize("NFC", name).strip() or name
