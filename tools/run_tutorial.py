@@ -1,10 +1,10 @@
-"""Run docs/tutorial.md as it is written, and write what is printed into it.
+"""Run docs/tutorial.md as it is written, and write the output of its commands into it.
 
     python tools/run_tutorial.py
 
 A block `python` that begins with the name of a file is that file, a block `sh` is run, and the
-block `text` behind it shows what it prints. Everything happens in a temporary folder, with the
-commands of the interpreter that runs this. The first block, which sets up a clone, is not run.
+block `text` after it shows its output. Everything happens in a temporary folder, with the commands
+of the interpreter that runs this script. The first block, which installs kedge, is not run.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# (\w+\.py)\n")
-PROGRESS = re.compile(r": \d+ of \d+, about \d+ s left$")  # shown where there is no terminal
-SET_UP = "make install"
+PROGRESS = re.compile(r": \d+ of \d+, about \d+ s left$")  # printed if there is no terminal
+INSTALL = "make install"
 
 
 def run(block: str, folder: Path) -> str:
-    """What a block prints, on a terminal of a fixed width and without its bars."""
-    bin = Path(sys.executable).parent
+    """The output of a block of shell commands, without progress."""
     environment = {
         **os.environ,
-        "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
-        "OMP_NUM_THREADS": "1",  # the bits depend on it
+        "OMP_NUM_THREADS": "1",  # results depend on it in the last bits
         "CUDA_VISIBLE_DEVICES": "",
     }
-    ended = subprocess.run(
+    process = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
         cwd=folder,
         env=environment,
@@ -43,25 +42,32 @@ def run(block: str, folder: Path) -> str:
         encoding="utf-8",
         timeout=600,
     )
-    if ended.returncode:
-        raise RuntimeError(f"{block}ended with {ended.returncode}:\n{ended.stdout}")
-    lines = (line.rstrip() for line in ended.stdout.splitlines())
+    if process.returncode:
+        raise RuntimeError(f"{block}ended with {process.returncode}:\n{process.stdout}")
+    lines = (line.rstrip() for line in process.stdout.splitlines())
     return "".join(f"{line}\n" for line in lines if not PROGRESS.search(line))
 
 
 def follow(page: str, folder: Path) -> str:
-    """The page with what its commands print now."""
-    printed = ""
+    """The page with the current output of its commands.
+
+    Indented lines that an earlier block has shown already are shortened to "…".
+    """
+    output = ""
+    shown: set[str] = set()
 
     def block(match: re.Match[str]) -> str:
-        nonlocal printed
+        nonlocal output
         kind, text = match.groups()
         if kind == "python" and (name := FILE.match(text)):
             (folder / name[1]).write_text(text, encoding="utf-8")
-        elif kind == "sh" and SET_UP not in text:
-            printed = run(text, folder)
+        elif kind == "sh" and INSTALL not in text:
+            output = run(text, folder)
         elif kind == "text":
-            return f"```text\n{printed}```"
+            lines = ["  …" if line in shown else line for line in output.splitlines()]
+            shown.update(line for line in lines if line.startswith("  "))
+            kept = [a for a, b in zip(lines, [*lines[1:], ""], strict=True) if a != b or a != "  …"]
+            return "```text\n" + "".join(f"{line}\n" for line in kept) + "```"
         return match[0]
 
     return BLOCK.sub(block, page)
