@@ -51,7 +51,7 @@ def results_page(evidence: Evidence) -> str:
         "counts": _counts(findings),
         "claims_table": _claims_table(findings),
         "margin": f"{MARGIN:g}",
-        "sd": ", ".join(f"{sd[kind]:.1f}" for kind in POOLS),
+        "sd": "{old:.1f}, {new:.1f} and {unseen:.1f}".format(**sd),
         "one_table": f"{noise:.1f}",
         "no_worse": str(round((noise / MARGIN) ** 2)),  # tables whose interval is the margin
     }
