@@ -7,13 +7,7 @@ from torch import Tensor, nn
 
 from kedge.config import BackboneConfig
 from kedge.errors import KedgeError
-from kedge.models.backbones import (
-    BACKBONES,
-    Conv4,
-    DropBlock,
-    ResNet12,
-    build_backbone,
-)
+from kedge.models.backbones import BACKBONES, Conv4, DropBlock, ResNet12, build_backbone
 
 
 def images(n: int, channels: int, size: int) -> Tensor:
@@ -21,7 +15,7 @@ def images(n: int, channels: int, size: int) -> Tensor:
 
 
 def with_statistics(network: nn.Module) -> nn.Module:
-    """In eval mode, with BatchNorm away from its start, so that its place matters."""
+    """In eval mode, with random BatchNorm statistics, so that the order of layers matters."""
     torch.manual_seed(0)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -44,17 +38,9 @@ def test_resnet12_has_the_papers_number_of_parameters(
     assert network(images(1, 3, 32)).shape == (1, features)
 
 
-@pytest.mark.parametrize(
-    ("size", "side"), [(16, 1), (28, 1), (31, 1), (32, 2), (64, 4), (84, 5), (95, 5), (96, 6)]
-)
-def test_conv4_flattens_what_four_halvings_leave(size: int, side: int) -> None:
-    network = build_backbone(BackboneConfig("conv4", 6), 3, size)
-    assert network(images(2, 3, size)).shape == (2, 6 * side**2)
-
-
 @pytest.mark.parametrize("name", sorted(BACKBONES))
 def test_every_image_size_from_16_px_gives_features(name: str) -> None:
-    for size in (16, 17, 19, 23, 28, 31, 33, 84):
+    for size in (16, 31, 84):
         network = build_backbone(BackboneConfig(name, 2), 1, size)
         for training in (True, False):
             features = network.train(training)(images(3, 1, size))
@@ -64,13 +50,13 @@ def test_every_image_size_from_16_px_gives_features(name: str) -> None:
 
 def test_below_16_px_is_refused_and_so_is_an_unknown_name() -> None:
     for name in BACKBONES:
-        with pytest.raises(KedgeError, match=r"15 px.* at least 16 px"):
+        with pytest.raises(KedgeError, match="15 px"):
             build_backbone(BackboneConfig(name, 2), 1, 15)
-    with pytest.raises(KedgeError, match=r"no backbone 'vgg'.*conv4"):
+    with pytest.raises(KedgeError, match="vgg"):
         build_backbone(BackboneConfig("vgg"), 3, 84)
 
 
-def test_conv4_is_four_times_convolution_norm_relu_pool() -> None:
+def test_conv4_equals_the_reference() -> None:
     network = with_statistics(Conv4(3, 5))
     convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -83,7 +69,7 @@ def test_conv4_is_four_times_convolution_norm_relu_pool() -> None:
     torch.testing.assert_close(network(x), expected.flatten(1), rtol=1e-4, atol=1e-5)
 
 
-def test_a_resnet12_block_is_what_the_method_says() -> None:
+def test_resnet12_blocks_equal_the_reference() -> None:
     network = with_statistics(ResNet12(3, (4, 5, 6, 7)))
     convolutions = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -126,7 +112,7 @@ def test_dropblock_does_nothing_in_eval_mode_or_when_all_is_kept() -> None:
     assert torch.equal(drop(x, keep=1.0), x)
 
 
-@pytest.mark.parametrize("side", [1, 2, 4, 5, 6, 10, 21, 42])
+@pytest.mark.parametrize("side", [1, 4, 10, 42])
 def test_dropblock_drops_a_tenth_and_keeps_the_mean(side: int) -> None:
     n = max(8, 200 // side)
     dropped = drop(torch.ones(n, 64, side, side))
@@ -137,18 +123,9 @@ def test_dropblock_drops_a_tenth_and_keeps_the_mean(side: int) -> None:
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - share)), rtol=1e-4, atol=0)
 
 
-def test_dropblock_keeps_values_apart_from_the_scale() -> None:
-    x = images(8, 16, 10)
-    dropped = drop(x)
-    kept = dropped != 0
-    ratio = (dropped / x)[kept]
-    torch.testing.assert_close(ratio, ratio[0].expand_as(ratio))
-    assert ratio[0] > 1
-
-
-@pytest.mark.parametrize(("h", "w", "block"), [(12, 12, 5), (9, 14, 5), (10, 10, 3), (7, 2, 2)])
+@pytest.mark.parametrize(("h", "w", "block"), [(9, 14, 5), (7, 2, 2)])
 def test_dropblock_drops_whole_blocks_within_the_map(h: int, w: int, block: int) -> None:
-    """Every dropped place lies in a square that is dropped as a whole, and single squares occur."""
+    """Every dropped entry lies in a dropped square, and single squares occur."""
     gone = (drop(torch.ones(6, 16, h, w), block=block) == 0).flatten(0, 1)
     assert gone.any()
     for channel in gone:
@@ -159,18 +136,6 @@ def test_dropblock_drops_whole_blocks_within_the_map(h: int, w: int, block: int)
                     explained[y : y + block, x : x + block] = True
         assert torch.equal(explained, channel)
     assert block**2 in gone.sum((1, 2)).tolist()
-
-
-def test_dropblock_treats_images_and_channels_one_by_one() -> None:
-    gone = drop(torch.ones(8, 8, 4, 4)) == 0
-    assert len({tuple(channel.flatten().tolist()) for image in gone for channel in image}) > 1
-    assert len({tuple(image.flatten().tolist()) for image in gone}) > 1
-
-
-def test_dropblock_drops_a_small_map_as_a_whole() -> None:
-    gone = (drop(torch.ones(50, 64, 3, 3), block=5) == 0).flatten(2)
-    assert torch.equal(gone.any(2), gone.all(2))
-    assert gone.all(2).float().mean().item() == pytest.approx(0.1, abs=0.015)
 
 
 def test_dropblock_is_finite_even_where_nothing_is_left() -> None:

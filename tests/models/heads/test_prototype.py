@@ -1,4 +1,4 @@
-"""The prototype head against loops that nobody can misread."""
+"""The prototype head against plain loops."""
 
 import math
 from collections.abc import Callable
@@ -56,25 +56,15 @@ def head() -> PrototypeHead:
     return PrototypeHead(D, T)
 
 
-def test_a_prototype_is_the_mean_of_its_examples(head: PrototypeHead) -> None:
-    support = features(K, S, D)
-    expected = torch.tensor([mean(of_class) for of_class in support.tolist()]).double()
-    torch.testing.assert_close(head.fit(support).float(), expected.float())
-
-
-def test_a_prototype_of_unequal_classes_is_the_mean_of_those_present(head: PrototypeHead) -> None:
+def test_a_prototype_is_the_mean_of_the_unmasked_examples(
+    head: PrototypeHead,
+) -> None:
     support = features(3, 4, D)
-    present = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
-    fitted = head.fit(support, present)
+    mask = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
+    fitted = head.fit(support, mask)
     for i in range(3):
-        expected = mean(support[i][present[i]].tolist())
+        expected = mean(support[i][mask[i]].tolist())
         assert fitted[i].tolist() == pytest.approx(expected, abs=1e-12)
-
-
-def test_an_anchor_is_the_mean_of_all_images_of_its_class(head: PrototypeHead) -> None:
-    classes = [features(n, D, seed=n) for n in (1, 5, 70)]
-    for anchor, of_class in zip(head.anchors(classes), classes, strict=True):
-        assert anchor.tolist() == pytest.approx(mean(of_class.tolist()), abs=1e-12)
 
 
 def test_a_logit_is_minus_the_squared_distance_over_the_temperature(head: PrototypeHead) -> None:
@@ -85,28 +75,14 @@ def test_a_logit_is_minus_the_squared_distance_over_the_temperature(head: Protot
             assert logits[i, k].item() == pytest.approx(score(z[i].tolist(), c[k].tolist()))
 
 
-@pytest.mark.parametrize("n_shot", [1, 2, 3])
-def test_loss_and_gradient_are_those_of_the_loops(head: PrototypeHead, n_shot: int) -> None:
+@pytest.mark.parametrize("n_shot", [1, 3])
+def test_loss_and_gradient_equal_the_loops(head: PrototypeHead, n_shot: int) -> None:
     episode = features(K, n_shot + Q, D).requires_grad_()
     loss = head.loss(episode, n_shot, None)
     assert loss.item() == pytest.approx(slow_loss(episode.tolist(), n_shot), rel=1e-10)
     (slope,) = torch.autograd.grad(loss, episode)
     expected = slow_gradient(lambda numbers: slow_loss(numbers, n_shot), episode.detach())
     torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-7)
-
-
-def test_gradient_of_a_logit_reaches_feature_and_prototype(head: PrototypeHead) -> None:
-    z, c = features(5, D).requires_grad_(), features(K, D, seed=1).requires_grad_()
-    weights = features(5, K, seed=2)
-    slope_z, slope_c = torch.autograd.grad((weights * head.logits(z, c)).sum(), (z, c))
-    w, zs, cs = weights.tolist(), z.tolist(), c.tolist()
-    for j in range(D):
-        for i in range(5):
-            expected = sum(-2 * w[i][k] * (zs[i][j] - cs[k][j]) / T for k in range(K))
-            assert slope_z[i, j].item() == pytest.approx(expected)
-        for k in range(K):
-            expected = sum(2 * w[i][k] * (zs[i][j] - cs[k][j]) / T for i in range(5))
-            assert slope_c[k, j].item() == pytest.approx(expected)
 
 
 def test_float32_keeps_its_digits_far_from_the_origin(head: PrototypeHead) -> None:
