@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import FolderTree, open_tree
+from kedge.data.files.file_tree import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import folder as folder_reader
 from kedge.errors import KedgeError
@@ -53,24 +53,12 @@ def classes(path: Path) -> tuple[str, ...]:
     return read(path).classes
 
 
-def test_pixels_and_labels(tmp_path: Path) -> None:
-    draw(tmp_path / "bat" / "1.png", 10)
-    draw(tmp_path / "ant" / "deep" / "1.png", 20)
-    catalogue = read(tmp_path)
-    assert catalogue.classes == ("ant", "bat")
-    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.images.fetch([0, 1])]
-    assert {catalogue.classes[k]: p for k, p in zip(catalogue.labels, pixels, strict=True)} == {
-        "ant": 20,
-        "bat": 10,
-    }
-    assert catalogue.remarks == ()
-
-
 # ── parts of a split, and wrappers ───────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("wrapper", ["", "data/", "data/mini/imagenet/"])
-@pytest.mark.parametrize("val", ["val", "valid", "Validation", "VAL"])
+@pytest.mark.parametrize(
+    ("wrapper", "val"), [("", "val"), ("data/", "Validation"), ("a/b/c/", "VAL")]
+)
 def test_split(tmp_path: Path, wrapper: str, val: str) -> None:
     names = ("train/a/1.png", "train/b/2.png", f"{val}/c/3.png", "test/d/e/4.png")
     made(tmp_path, *(wrapper + name for name in names))
@@ -83,32 +71,17 @@ def test_split(tmp_path: Path, wrapper: str, val: str) -> None:
     assert read(tmp_path).form == "folders of classes, split in train, val, test"
 
 
-def test_one_part_alone(tmp_path: Path) -> None:
-    made(tmp_path, "x/train/a/1.png", "x/train/b/1.png")
-    assert found(tmp_path) == {("train", "a", "1.png"), ("train", "b", "1.png")}
-
-
-def test_things_beside_a_split(tmp_path: Path) -> None:
-    made(tmp_path, "train/a/1.png", "val/b/1.png", "docs/figure.png", "logo.png", "readme.txt")
-    assert found(tmp_path) == {("train", "a", "1.png"), ("val", "b", "1.png")}
-    assert read(tmp_path).remarks == (
-        "2 images lie beside the class folders and were left out, the first is docs/figure.png",
-    )
-
-
-@pytest.mark.parametrize("wrapper", ["", "w/"])
-@pytest.mark.parametrize("beside", ["unlabeled/", "unlabeled/images/"])
-@pytest.mark.parametrize("part", ["train", "Training"])
-def test_one_part_beside_unlabelled_images(
-    tmp_path: Path, wrapper: str, beside: str, part: str
-) -> None:
-    made(tmp_path, *(f"{wrapper}{part}/c{i}/1.png" for i in range(4)))
-    made(tmp_path, *(f"{wrapper}{beside}{i}.png" for i in range(5)))
+@pytest.mark.parametrize(
+    ("part", "unlabelled"),
+    [("train", "unlabeled/"), ("w/Training", "w/unlabeled/images/"), ("train", "val/")],
+)
+def test_one_part_beside_unlabelled_images(tmp_path: Path, part: str, unlabelled: str) -> None:
+    made(tmp_path, *(f"{part}/c{i}/1.png" for i in range(4)))
+    made(tmp_path, *(f"{unlabelled}{i}.png" for i in range(5)))
     assert found(tmp_path) == {("train", f"c{i}", "1.png") for i in range(4)}
-    assert read(tmp_path).remarks == (
-        "5 images lie beside the class folders and were left out, the first is "
-        f"{wrapper}{beside}0.png",
-    )
+    (remark,) = read(tmp_path).remarks
+    assert remark.startswith("5 images skipped")
+    assert remark.endswith(f"{unlabelled}0.png")
 
 
 @pytest.mark.parametrize("wrapper", ["", "w/"])
@@ -117,18 +90,10 @@ def test_class_called_train_with_folders_in_it_among_others(tmp_path: Path, wrap
     names = ("train/steam/1.png", "train/diesel/1.png", "plane/1.png", "car/1.png")
     made(tmp_path, *(wrapper + name for name in names))
     assert classes(tmp_path) == ("car", "plane", "train")
-    assert read(tmp_path).remarks == (
-        f"{wrapper}train was taken for a class, although all its images lie in sub-folders: if "
-        f"diesel is a class, give {tmp_path / wrapper / 'train'}",
-    )
+    (remark,) = read(tmp_path).remarks
+    assert remark.endswith(f"if diesel is a class, give {tmp_path / wrapper / 'train'}")
     made(tmp_path, f"{wrapper}train/1.png")
     assert classes(tmp_path) == ("car", "plane", "train")
-    assert read(tmp_path).remarks == ()
-
-
-def test_classes_of_which_all_have_folders_in_them(tmp_path: Path) -> None:
-    made(tmp_path, *(f"{n}/{y}/1.png" for n in ("train", "car") for y in (2021, 2022, 2023)))
-    assert classes(tmp_path) == ("car", "train")
     assert read(tmp_path).remarks == ()
 
 
@@ -151,31 +116,12 @@ def test_class_that_is_called_train_within_a_split(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("names", [("train/1.png", "test/2.png"), ("val/1.JPEG",)])
-def test_split_without_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
-    made(tmp_path, *names)
-    with pytest.raises(KedgeError, match="no class was found; expected one sub-folder per class"):
-        read(tmp_path)
-
-
-def test_flat_val_of_imagenet(tmp_path: Path) -> None:
-    made(tmp_path, "train/n01/n01_1.JPEG", "train/n02/n02_1.JPEG")
-    made(tmp_path, *(f"val/ILSVRC2012_val_0000000{i}.JPEG" for i in range(1, 4)))
-    catalogue = read(tmp_path)
-    assert catalogue.classes == ("n01", "n02")
-    assert catalogue.parts == ("train",)
-    assert catalogue.remarks == (
-        "3 images lie beside the class folders and were left out, the first is "
-        "val/ILSVRC2012_val_00000001.JPEG",
-    )
-
-
-@pytest.mark.parametrize("wrapper", ["w/", "w/v/", "a wrapper/train station/"])
+@pytest.mark.parametrize("wrapper", ["w/", "a wrapper/train station/"])
 def test_wrapper(tmp_path: Path, wrapper: str) -> None:
     made(tmp_path, f"{wrapper}ant/1.png", f"{wrapper}ant/more/2.png", f"{wrapper}bat/1.png")
     made(tmp_path, f"{wrapper}loose.png", "top.png", f"{wrapper}readme.txt")
     assert classes(tmp_path) == ("ant", "bat")
-    assert read(tmp_path).remarks[0].startswith("2 images lie beside the class folders")
+    assert read(tmp_path).remarks[0].startswith("2 images skipped")
 
 
 def test_one_class(tmp_path: Path) -> None:
@@ -194,17 +140,12 @@ def test_folder_that_was_given_one_level_too_high(tmp_path: Path) -> None:
     deliveries = [f"{month}/{name}/1.png" for month in ("jan", "feb") for name in ("ant", "bee")]
     made(tmp_path / "all", *deliveries)
     assert classes(tmp_path / "all") == ("feb", "jan")  # it may be meant
-    assert read(tmp_path / "all").remarks == (
-        f"all images lie in sub-folders, such as feb/ant: if ant is a class, give "
-        f"{tmp_path / 'all' / 'feb'}",
-    )
+    (remark,) = read(tmp_path / "all").remarks
+    assert remark.endswith(f"if ant is a class, give {tmp_path / 'all' / 'feb'}")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for name in deliveries:
             archive.writestr(f"all/{name}", b"x")
-    assert read(tmp_path / "all.zip").remarks == (
-        "all images lie in sub-folders, such as all/feb/ant: if ant is a class, give all/feb "
-        "alone, unpacked",
-    )
+    assert "give all/feb alone, unpacked" in read(tmp_path / "all.zip").remarks[0]
     made(
         tmp_path / "split", *(f"{part}/{name}" for part in ("train", "val") for name in deliveries)
     )
@@ -234,13 +175,6 @@ def test_deeper_folders_that_are_no_classes(tmp_path: Path, names: tuple[str, ..
 # ── what does not count ──────────────────────────────────────────────────────────────────────
 
 
-def test_endings_in_any_case(tmp_path: Path) -> None:
-    names = ("1.PNG", "2.Jpg", "3.JPEG", "4.webp", "5.BMP", "6.tiff", "7.GIF", "8.ppm")
-    others = ("a.txt", "b.png.bak", "png", "c.", "Thumbs.db", "desktop.ini", "d.svg", "e.pdf")
-    made(tmp_path, *(f"ant/{name}" for name in (*names, *others)))
-    assert {file for _, _, file in found(tmp_path)} == set(names)
-
-
 def test_hidden_files_and_those_of_systems(tmp_path: Path) -> None:
     made(tmp_path, "ant/1.png", "bat/1.png")
     odd = (".hidden.png", ".git/1.png", "ant/.1.png", "ant/.thumbs/1.png", "ant/@eaDir/1.png")
@@ -253,21 +187,9 @@ def test_empty_folders_are_named(tmp_path: Path) -> None:
     made(tmp_path, "ant/1.png", "bat/1.png", "texts/1.txt", "apples/.DS_Store")
     (tmp_path / "empty").mkdir()
     assert classes(tmp_path) == ("ant", "bat")
-    assert read(tmp_path).remarks == (
-        "2 folders are empty and were left out, the first is apples",
-        "1 folder holds no image and was left out: texts",
-    )
-
-
-def test_background_is_named(tmp_path: Path) -> None:
-    made(tmp_path, "101_ObjectCategories/BACKGROUND_Google/1.png", "101_ObjectCategories/ant/1.png")
-    catalogue = read(tmp_path)
-    assert catalogue.classes == ("BACKGROUND_Google", "ant")
-    assert catalogue.all_remarks == (
-        "BACKGROUND_Google looks like a background, which is no class: leave it out with 'kedge "
-        "data pack' and --without BACKGROUND_Google",
-    )
-    assert catalogue.select_classes({"ant"}).all_remarks == ()
+    empty, no_image = read(tmp_path).remarks
+    assert empty.startswith("2 folders skipped")
+    assert no_image.endswith("texts")
 
 
 def test_images_without_folders_are_not_recognised(tmp_path: Path) -> None:
@@ -281,25 +203,9 @@ def test_images_without_folders_are_not_recognised(tmp_path: Path) -> None:
 # ── names ────────────────────────────────────────────────────────────────────────────────────
 
 ODD = (
-    "two\nlines",
-    "'single' and \"double\"",
-    "🦊 fox",
-    " spaces ",
-    "ends with a dot.",
-    "back\\slash",
-    "[red]markup",
-    "-option",
-    "--",
-    "tab\t",
-    "%s {0} $HOME `ls`",
-    "n" * 255,
-    "é",
-    "e\u0301",
-    "C:",
-    "~",
-    "*?",
-    "\x1b[31m",
-    "\u202eright to left",
+    *("two\nlines", "'single' and \"double\"", "🦊 fox", " spaces ", "ends with a dot."),
+    *("back\\slash", "[red]markup", "-option", "--", "tab\t", "%s {0} $HOME `ls`", "n" * 255),
+    *("é", "e\u0301", "C:", "~", "*?", "\x1b[31m", "\u202eright to left"),
 )
 
 
@@ -307,6 +213,9 @@ def test_class_names_of_any_characters(tmp_path: Path) -> None:
     made(tmp_path, *(f"{name}/1.png" for name in ODD))
     assert set(classes(tmp_path)) == {normalize_name(name) for name in ODD}
     assert len(read(tmp_path)) == len(ODD)
+    for name in ODD:
+        made(tmp_path / "texts", "ant/1.png", "bat/1.png", f"{name}/1.txt")
+    assert all(remark.isprintable() for remark in read(tmp_path / "texts").remarks)
 
 
 def test_names_that_differ_in_blanks_or_accents_are_one_class(tmp_path: Path) -> None:
@@ -324,16 +233,7 @@ def test_names_that_differ_in_blanks_or_accents_are_one_class(tmp_path: Path) ->
     for label, value in zip(catalogue.labels, pixels, strict=True):
         by_class.setdefault(catalogue.classes[label], set()).add(value)
     assert by_class == {"Bee": {40, 50}, "cafz": {30}, composed: {10, 20}}
-    assert catalogue.remarks == (
-        "2 classes are written in several ways, which differ in blanks or accents only: their "
-        "images were joined, the first is Bee",
-    )
-
-
-def test_name_alone_is_written_plainly_and_not_remarked_on(tmp_path: Path) -> None:
-    made(tmp_path, "cafe\u0301/1.png", " bee/1.png", "train/1.png")
-    assert read(tmp_path).classes == ("bee", "caf\u00e9", "train")
-    assert read(tmp_path).remarks == ()
+    assert len(catalogue.remarks) == 1
 
 
 def test_class_in_two_parts_under_two_names_is_one(tmp_path: Path) -> None:
@@ -344,13 +244,6 @@ def test_class_in_two_parts_under_two_names_is_one(tmp_path: Path) -> None:
     assert catalogue.classes_of("test") == ("ant", "caf\u00e9")
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_remarks_stay_on_their_line(tmp_path: Path, name: str) -> None:
-    made(tmp_path, "ant/1.png", "bat/1.png", f"{name}/1.txt")
-    (remark,) = read(tmp_path).remarks
-    assert remark.isprintable()
-
-
 @pytest.mark.skipif(os.name != "posix", reason="needs names of bytes")
 @pytest.mark.parametrize("name", [b"caf\xe9/1.png", b"cafe/\xff.png"])
 def test_name_that_is_not_utf8(tmp_path: Path, name: bytes) -> None:
@@ -359,7 +252,7 @@ def test_name_that_is_not_utf8(tmp_path: Path, name: bytes) -> None:
     os.makedirs(os.path.dirname(file), exist_ok=True)
     with open(file, "wb"):
         pass
-    with pytest.raises(KedgeError, match="this name is not UTF-8; rename it") as caught:
+    with pytest.raises(KedgeError, match="not UTF-8") as caught:
         open_tree(tmp_path)
     assert str(caught.value).isprintable()
 
@@ -390,20 +283,7 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "bat" / "self.png").symlink_to(tmp_path / "bat" / "self.png")
     (tmp_path / "cow").symlink_to(tmp_path / "elsewhere")
     assert len(read(tmp_path)) == 2
-    assert read(tmp_path).remarks == (
-        "3 links lead nowhere and were left out, the first is ant/gone.png",
-    )
-
-
-def test_circles_of_links(tmp_path: Path) -> None:
-    made(tmp_path, "ant/1.png", "bat/1.png")
-    (tmp_path / "ant" / "up").symlink_to(tmp_path)
-    (tmp_path / "ant" / "here").symlink_to(tmp_path / "ant")
-    catalogue = read(tmp_path)
-    assert len(catalogue) == 2
-    assert catalogue.remarks == (
-        "2 folders are reached by links in circles and were left out, the first is ant/here",
-    )
+    assert read(tmp_path).remarks[0].startswith("3 links skipped")
 
 
 def test_maze_of_links(tmp_path: Path) -> None:
@@ -414,7 +294,7 @@ def test_maze_of_links(tmp_path: Path) -> None:
             (tmp_path / f"c{i:02}" / f"to{k:02}").symlink_to(tmp_path / f"c{k:02}")
     catalogue = read(tmp_path)
     assert len(catalogue.classes) == 12
-    assert "in circles" in catalogue.remarks[0]
+    assert "circle" in catalogue.remarks[0]
 
 
 def test_special_files_do_not_block(tmp_path: Path) -> None:
@@ -443,18 +323,6 @@ def test_order_is_that_of_the_names(tmp_path: Path) -> None:
     assert open_tree(tmp_path).names == tuple(sorted(names))
 
 
-def test_stamp_follows_the_images(tmp_path: Path) -> None:
-    draw(tmp_path / "ant" / "1.png")
-    before = read(tmp_path).stamp
-    made(tmp_path, "notes.txt")
-    assert read(tmp_path).stamp == before
-    draw(tmp_path / "ant" / "2.png")
-    after = read(tmp_path).stamp
-    assert after != before
-    os.utime(tmp_path / "ant" / "2.png", ns=(1, 1))
-    assert read(tmp_path).stamp != after
-
-
 def test_files_that_vanish(tmp_path: Path) -> None:
     made(tmp_path, "ant/1.png", "ant/2.png")
     tree = open_tree(tmp_path)
@@ -465,32 +333,13 @@ def test_files_that_vanish(tmp_path: Path) -> None:
         tree.read_bytes("ant/2.png")
 
 
-def test_one_file(tmp_path: Path) -> None:
-    made(tmp_path, "a.pkl", "b.pkl")
-    tree = open_tree(tmp_path / "a.pkl")
-    assert tree.names == ("a.pkl",)
-    assert tree.local_path("a.pkl") == tmp_path / "a.pkl"
-    assert FolderTree(tmp_path, ()).names == ()
-
-
-def test_folder_that_is_called_like_an_archive(tmp_path: Path) -> None:
-    made(tmp_path / "x.zip", "ant/1.png")
-    assert open_tree(tmp_path / "x.zip").names == ("ant/1.png",)
-
-
 def test_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf\xc3\xa9")
     (tmp_path / "b.txt").write_bytes(b"\xff")
     tree = open_tree(tmp_path)
     assert tree.read_text("a.txt") == "é"
-    with pytest.raises(KedgeError, match=r"b\.txt: this text is not UTF-8; save it so"):
+    with pytest.raises(KedgeError, match=r"b\.txt: not UTF-8"):
         tree.read_text("b.txt")
-
-
-def test_very_deep_folders(tmp_path: Path) -> None:
-    deep = "/".join("d" * 900)
-    made(tmp_path, f"{deep}/ant/1.png", f"{deep}/bat/1.png")
-    assert classes(tmp_path) == ("ant", "bat")
 
 
 def test_many_files_are_not_looked_at_one_by_one(

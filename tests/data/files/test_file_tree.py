@@ -135,28 +135,15 @@ def test_ending_need_not_be_right(tmp_path: Path, real: str, called: str) -> Non
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a/b.png",
-        "./a/b.png",
-        f"{'deep/' * 30}b.png",
-        f"{'n' * 90}/{'m' * 90}/b.png",
-        "日本/ü.png",
-        "two\nlines/'\".png",
-        " space /b.png ",
-    ],
-)
-def test_names_in_every_format_of_tar(tmp_path: Path, format: int, name: str) -> None:
-    tree = open_tree(pack(tmp_path / "x.tar", {name: b"1", "last": b"2" * 513}, format))
-    assert tree.names == (name.removeprefix("./"), "last")
-    assert (tree.read_bytes(tree.names[0]), tree.read_bytes("last")) == (b"1", b"2" * 513)
-
-
-def test_very_long_name_in_tar(tmp_path: Path) -> None:
-    name = "/".join(["n" * 200] * 20)
-    for format in FORMATS[1:]:
-        assert open_tree(pack(tmp_path / "x.tar", {name: b"1"}, format)).read(name) == b"1"
+def test_names_in_every_format_of_tar(tmp_path: Path, format: int) -> None:
+    names = ["./a/b.png", f"{'deep/' * 30}b.png", f"{'n' * 90}/{'m' * 90}/b.png", "日本/ü.png"]
+    names += ["two\nlines/'\".png", " space /b.png "]
+    if format != tarfile.USTAR_FORMAT:
+        names.append("/".join(["n" * 200] * 20))
+    files = {name: b"2" * (500 + i) for i, name in enumerate(names)}
+    tree = open_tree(pack(tmp_path / "x.tar", files, format))
+    assert tree.names == tuple(name.removeprefix("./") for name in names)
+    assert [tree.read_bytes(name) for name in tree.names] == list(files.values())
 
 
 def test_size_in_bytes_and_signed_checksum(tmp_path: Path) -> None:
@@ -166,7 +153,7 @@ def test_size_in_bytes_and_signed_checksum(tmp_path: Path) -> None:
     total -= 256 * (entry[124] > 127)
     entry = entry[:148] + b"%06o\0 " % total + entry[156:]
     (tmp_path / "x.tar").write_bytes(entry + b"12345".ljust(512, b"\0") + END)
-    assert open_tree(tmp_path / "x.tar").read("ü/1.png") == b"12345"
+    assert open_tree(tmp_path / "x.tar").read_bytes("ü/1.png") == b"12345"
 
 
 def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -174,16 +161,7 @@ def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
     for ending in (".zip", ".tar", ".tar.gz"):
         tree = open_tree(pack(tmp_path / f"x{ending}", files))
         with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(tree.read, files)) == list(files.values())
-
-
-@pytest.mark.parametrize("ending", KINDS)
-def test_stamp_follows_the_archive(tmp_path: Path, ending: str) -> None:
-    path = pack(tmp_path / f"x{ending}", GOOD)
-    before = FolderReader().read(open_tree(path)).stamp
-    assert FolderReader().read(open_tree(path)).stamp == before
-    pack(path, {**GOOD, "wrap/bat/2.png": png(99)})
-    assert FolderReader().read(open_tree(path)).stamp != before
+            assert list(pool.map(tree.read_bytes, files)) == list(files.values())
 
 
 def test_backslashes_of_windows(tmp_path: Path) -> None:
@@ -192,28 +170,27 @@ def test_backslashes_of_windows(tmp_path: Path) -> None:
     assert {name: tree.read_bytes(name) for name in tree.names} == GOOD
 
 
-def test_hidden_members_do_not_count(tmp_path: Path) -> None:
-    odd = (".hidden.png", "ant/.hidden.png", ".git/1.png", "__MACOSX/ant/._1.png", "@eaDir/1.png")
-    for ending in (".zip", ".tar"):
-        tree = open_tree(pack(tmp_path / f"x{ending}", {"ant/1.png": b"", **dict.fromkeys(odd, b"")}))
-        assert tree.names == ("ant/1.png",)
-
-
 # ── names ────────────────────────────────────────────────────────────────────────────────────
 
 OUTSIDE = ("../x.png", "a/../../x.png", "/etc/x.png", "..\\x.png", "C:\\x.png", "\\\\host\\x.png")
 
 
-@pytest.mark.parametrize("ending", [".zip", ".tar", ".tar.gz"])
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_names_that_lead_out(tmp_path: Path, ending: str, name: str) -> None:
-    tree = open_tree(pack(tmp_path / f"x{ending}", {"ant/1.png": png(1), name: png(2)}))
+@pytest.mark.parametrize("ending", [".zip", ".tar"])
+def test_hidden_members_and_names_that_lead_out(tmp_path: Path, ending: str) -> None:
+    hidden = (
+        ".hidden.png",
+        "ant/.hidden.png",
+        ".git/1.png",
+        "__MACOSX/ant/._1.png",
+        "@eaDir/1.png",
+    )
+    names = ("ant/1.png", *hidden, *OUTSIDE)
+    tree = open_tree(pack(tmp_path / f"x{ending}", dict.fromkeys(names, b"")))
     assert tree.names == ("ant/1.png",)
-    assert len(tree.remarks) == 1
-    assert tree.remarks[0].startswith("1 member of the archive has a name that leads out of it")
+    assert [remark[:17] for remark in tree.remarks] == ["6 members skipped"]
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"3", b"4"])
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
 def test_links_and_devices_in_tar(tmp_path: Path, kind: bytes) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         for name, type_ in (("ant/link.png", kind), ("ant/1.png", tarfile.REGTYPE)):
@@ -225,9 +202,7 @@ def test_links_and_devices_in_tar(tmp_path: Path, kind: bytes) -> None:
         tar.addfile(folder)
     tree = open_tree(tmp_path / "x.tar")
     assert tree.names == ("ant/1.png",)
-    assert tree.remarks == (
-        "1 member of the archive is a link or no plain file and was left out: ant/link.png",
-    )
+    assert "ant/link.png" in tree.remarks[0]
 
 
 def test_links_in_zip(tmp_path: Path) -> None:
@@ -238,7 +213,7 @@ def test_links_in_zip(tmp_path: Path) -> None:
         archive.writestr("ant/1.png", png(1))
     tree = open_tree(tmp_path / "x.zip")
     assert tree.names == ("ant/1.png",)
-    assert tree.remarks == ("1 member of the archive is a link and was left out: ant/link.png",)
+    assert "ant/link.png" in tree.remarks[0]
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])
@@ -259,19 +234,12 @@ def test_names_that_occur_twice(tmp_path: Path, ending: str) -> None:
     tree = open_tree(path)
     assert tree.names == ("ant/2.png", "ant/1.png")
     assert tree.read_bytes("ant/1.png") == b"new"
-    assert tree.remarks == (
-        "1 name occurs more than once in the archive and the last counts: ant/1.png",
-    )
+    assert "more than once" in tree.remarks[0]
 
 
 def test_name_in_tar_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(header(b"caf\xe9/1.png", b"0") + END)
-    refused(tmp_path / "x.tar", "not UTF-8; unpack it and rename")
-
-
-def test_remarks_and_errors_stay_on_their_line(tmp_path: Path) -> None:
-    tree = open_tree(pack(tmp_path / "x.tar", {"../a\n\x1b[31m": b"", "b": b""}))
-    assert all(remark.isprintable() for remark in tree.remarks)
+    refused(tmp_path / "x.tar", "not UTF-8")
 
 
 # ── what is damaged ──────────────────────────────────────────────────────────────────────────
@@ -291,7 +259,7 @@ def test_truncated(tmp_path: Path, ending: str) -> None:
         if ending == ".tar" and not whole[length:].strip(b"\0") and length >= 4608:
             assert open_tree(path).names == tuple(GOOD)  # without zeros that say nothing new
         else:
-            refused(path, "truncated or damaged, or not an archive")
+            refused(path, "truncated")
 
 
 @pytest.mark.parametrize("ending", KINDS)
@@ -300,7 +268,7 @@ def test_damaged_anywhere(tmp_path: Path, ending: str) -> None:
     whole = pack(tmp_path / f"x{ending}", GOOD).read_bytes()
     chance = random.Random(1)
     path = tmp_path / f"x.bad{ending}"
-    for _ in range(300):
+    for _ in range(100):
         spoilt = bytearray(whole)
         for _ in range(chance.choice((1, 1, 4, 50))):
             spoilt[chance.randrange(len(whole))] = chance.choice((0, 255, chance.randrange(256)))
@@ -308,16 +276,6 @@ def test_damaged_anywhere(tmp_path: Path, ending: str) -> None:
         with suppress(KedgeError):
             tree = open_tree(path)
             assert all(isinstance(tree.image(name), bytes) for name in tree.names)
-
-
-@pytest.mark.parametrize("ending", KINDS)
-@pytest.mark.parametrize(
-    "content",
-    [b"<!DOCTYPE html><html>Not found</html>", b"version https://git-lfs.github.com/spec/v1\n"],
-)
-def test_something_else_of_that_name(tmp_path: Path, ending: str, content: bytes) -> None:
-    (tmp_path / f"x{ending}").write_bytes(content * 30)
-    refused(tmp_path / f"x{ending}", "not an archive")
 
 
 def test_entry_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
@@ -340,7 +298,7 @@ def test_wrong_checksum_of_one_image(tmp_path: Path) -> None:
     pictures = list(catalogue.images.fetch([0, 1, 2]))
     assert pictures == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
     with pytest.raises(KedgeError, match=r"wrap/ant/2\.png in it is damaged"):
-        open_tree(path).read("wrap/ant/2.png")
+        open_tree(path).read_bytes("wrap/ant/2.png")
 
 
 def test_archive_that_vanishes_or_shrinks(tmp_path: Path) -> None:
@@ -360,22 +318,18 @@ def patched(path: Path, change: Callable[[bytearray, int, int], None]) -> Path:
     return path
 
 
-def test_encrypted(tmp_path: Path) -> None:
-    def lock(content: bytearray, own: int, table: int) -> None:
-        content[own + 6] |= 1
-        content[table + 8] |= 1
+@pytest.mark.parametrize(
+    ("own", "table", "value", "word"),
+    [(6, 8, 1, "encrypted"), (8, 10, 99, "method 99")],
+)
+def test_encrypted_or_unknown_method(
+    tmp_path: Path, own: int, table: int, value: int, word: str
+) -> None:
+    def change(content: bytearray, own_header: int, table_entry: int) -> None:
+        struct.pack_into("<H", content, own_header + own, value)
+        struct.pack_into("<H", content, table_entry + table, value)
 
-    refused(patched(pack(tmp_path / "x.zip", GOOD), lock), "encrypted; unpack it first")
-
-
-@pytest.mark.parametrize("method", [1, 9, 93, 95, 99, 65535])
-def test_unknown_method(tmp_path: Path, method: int) -> None:
-    def change(content: bytearray, own: int, table: int) -> None:
-        struct.pack_into("<H", content, own + 8, method)
-        struct.pack_into("<H", content, table + 10, method)
-
-    path = patched(pack(tmp_path / "x.zip", GOOD), change)
-    refused(path, f"packed by method {method}")
+    refused(patched(pack(tmp_path / "x.zip", GOOD), change), word)
 
 
 # ── what is hostile ──────────────────────────────────────────────────────────────────────────
@@ -386,21 +340,13 @@ def test_zip_that_claims_much(tmp_path: Path) -> None:
         struct.pack_into("<I", content, own + 22, 0xFFFFFFF0)
         struct.pack_into("<I", content, table + 24, 0xFFFFFFF0)
 
-    refused(patched(pack(tmp_path / "x.zip", GOOD), claim), "no archive of images")
+    refused(patched(pack(tmp_path / "x.zip", GOOD), claim), "not unpacked")
 
 
-def test_real_bomb_in_zip(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for i in range(3):
-            archive.writestr(f"ant/{i}.png", bytes(80 << 20))
-    refused(tmp_path / "x.zip", "no archive of images")
-
-
-@pytest.mark.parametrize("claimed", [10, 1000, 1 << 20])
-def test_bomb_that_claims_little(tmp_path: Path, claimed: int) -> None:
+def test_bomb_that_claims_little(tmp_path: Path) -> None:
     def lie(content: bytearray, own: int, table: int) -> None:
-        struct.pack_into("<I", content, own + 22, claimed)
-        struct.pack_into("<I", content, table + 24, claimed)
+        struct.pack_into("<I", content, own + 22, 1000)
+        struct.pack_into("<I", content, table + 24, 1000)
 
     path = pack(tmp_path / "x.zip", {"ant/1.png": bytes(100 << 20)})
     tree = open_tree(patched(path, lie))
@@ -417,29 +363,7 @@ def test_members_that_overlap(tmp_path: Path) -> None:
     tail = bytearray(content[end:])
     struct.pack_into("<HHI", tail, 8, 1000, 1000, len(entries))
     path.write_bytes(content[:table] + entries + tail)
-    refused(path, "no archive of images")
-
-
-@pytest.mark.parametrize("count", [0, 1, 65534])
-def test_wrong_number_of_entries(tmp_path: Path, count: int) -> None:
-    path = pack(tmp_path / "x.zip", GOOD)
-    content = bytearray(path.read_bytes())
-    struct.pack_into("<HH", content, content.index(b"PK\5\6") + 8, count, count)
-    path.write_bytes(content)
-    with harmless():
-        assert open_tree(path).names == tuple(GOOD)
-
-
-@pytest.mark.parametrize("size", [0, 1, 1000, 0x7FFFFFFF, 0xFFFFFFFE])
-def test_wrong_size_of_the_table(tmp_path: Path, size: int) -> None:
-    path = pack(tmp_path / "x.zip", GOOD)
-    content = bytearray(path.read_bytes())
-    struct.pack_into("<I", content, content.index(b"PK\5\6") + 12, size)
-    path.write_bytes(content)
-    if size:
-        refused(path, "truncated or damaged")
-    else:
-        assert open_tree(path).names == ()
+    refused(path, "not unpacked")
 
 
 def test_enormous_table(tmp_path: Path) -> None:
@@ -453,12 +377,6 @@ def test_enormous_table(tmp_path: Path) -> None:
     refused(path, "table of contents")
 
 
-def test_many_entries(tmp_path: Path) -> None:
-    path = pack(tmp_path / "x.zip", {f"a/{i}.png": b"" for i in range(5_000)})
-    with harmless(10):
-        assert len(open_tree(path).names) == 5_000
-
-
 def test_crowd_in_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty files pack so well that a small archive holds millions of them."""
     monkeypatch.setattr(archives, "LARGEST_GROWTH", 1)
@@ -466,7 +384,7 @@ def test_crowd_in_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(2_500):
             file.write(header(b"a/%d.png" % i, b"0"))
         file.write(END)
-    refused(tmp_path / "x.tar.gz", "no archive of images", seconds=10)
+    refused(tmp_path / "x.tar.gz", "not unpacked", seconds=10)
 
 
 BOMBS = {
@@ -493,7 +411,6 @@ BOMBS = {
     "a file with endless holes": header(b"a/1.png", b"0", b"S", bytes(325) + b"\1")
     + (bytes(504) + b"\1" + bytes(7)) * 4,
 }
-HOLES = bytes(504) + b"\1" + bytes(7)  # a block that says that another follows
 
 
 @cache
@@ -504,27 +421,17 @@ def many_zeros() -> bytes:
 
 
 @pytest.mark.parametrize("what", BOMBS)
-@pytest.mark.parametrize("zipped", [False, True])
-def test_hostile_headers(tmp_path: Path, what: str, zipped: bool) -> None:
-    path = tmp_path / ("x.tar.gz" if zipped else "x.tar")
-    if zipped:
-        path.write_bytes(gzip.compress(BOMBS[what]) + many_zeros())
-    else:
-        path.write_bytes(BOMBS[what])
-    refused(path, "truncated or damaged|no archive of images", seconds=10)
-
-
-def test_holes_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "LARGEST_GROWTH", 1)
-    with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
-        file.write(BOMBS["a file with endless holes"] + HOLES * 10_000)
-    refused(tmp_path / "x.tar.gz", "no archive of images")
+def test_hostile_headers(tmp_path: Path, what: str) -> None:
+    for name in ("x.tar", "x.tar.gz"):
+        packed = gzip.compress(BOMBS[what]) + many_zeros() if name == "x.tar.gz" else BOMBS[what]
+        (tmp_path / name).write_bytes(packed)
+        refused(tmp_path / name, "truncated|not unpacked", seconds=10)
 
 
 def test_zeros_after_the_end(tmp_path: Path) -> None:
     packed = gzip.compress(header(b"a/1.png", b"0") + END) + many_zeros()
     (tmp_path / "x.tar.gz").write_bytes(packed)
-    refused(tmp_path / "x.tar.gz", "no archive of images", seconds=10)
+    refused(tmp_path / "x.tar.gz", "not unpacked", seconds=10)
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -544,7 +451,7 @@ def test_images_that_are_too_large_are_unreadable(
     for ending in (".zip", ".tar"):
         tree = open_tree(pack(tmp_path / f"x{ending}", {"a/1.png": bytes(1001), "a/2.png": b"1"}))
         assert [tree.image(name) for name in tree.names] == [b"", b"1"]
-        with pytest.raises(KedgeError, match=r"a/1\.png in it has 1001 bytes"):
+        with pytest.raises(KedgeError, match="too large"):
             tree.read_bytes("a/1.png")
 
 
