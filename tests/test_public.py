@@ -13,18 +13,14 @@ import pytest
 import kedge
 
 
-@pytest.mark.parametrize("name", kedge.__all__)
-def test_every_public_name_is_there_and_says_what_it_is(name: str) -> None:
-    assert inspect.getdoc(getattr(kedge, name)), f"kedge.{name} has no docstring"
-
-
-def test_public_names_are_what_they_should_be_after_everything_is_imported() -> None:
-    """A module of the same name would take the place of a function."""
+def test_public_names_are_documented_and_not_hidden_by_modules() -> None:
+    """A module with the name of a function would replace it once it is imported."""
     for module in pkgutil.walk_packages(kedge.__path__, "kedge."):
         import_module(module.name)
     for name in kedge.__all__:
-        assert not inspect.ismodule(getattr(kedge, name)), f"kedge.{name} is a module"
-    assert callable(kedge.evaluate)
+        found = getattr(kedge, name)
+        assert not inspect.ismodule(found), f"kedge.{name} is a module"
+        assert inspect.getdoc(found), f"kedge.{name} has no docstring"
 
 
 def test_star_import_and_dir_list_the_same_names() -> None:
@@ -35,12 +31,13 @@ def test_star_import_and_dir_list_the_same_names() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="'kedge' has no attribute 'frobnicate'"):
+    with pytest.raises(AttributeError, match="frobnicate"):
         _ = kedge.frobnicate
 
 
-@pytest.mark.parametrize("module", ["kedge", "kedge.cli"])
-def test_import_is_light(module: str) -> None:
-    code = f"import sys, {module}; print({{'torch', 'matplotlib', 'PIL'}} & set(sys.modules))"
+def test_imports_are_light() -> None:
+    """The paper's tables, commands and help need neither PyTorch nor Matplotlib."""
+    heavy = "{'torch', 'matplotlib', 'PIL'} & set(sys.modules)"
+    code = f"import sys, kedge, kedge.cli, kedge.experiments.paper as p; p.tables(); print({heavy})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("set()\n", "")
