@@ -7,7 +7,6 @@ import mmap
 import os
 import pickle
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ from kedge.data.decode import ImageSpec, decode
 from kedge.data.files.file_tree import open_tree
 from kedge.data.files.npz import npz_images
 from kedge.data.index import ImageIndex, names_of_numbers
-from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar100 import Cifar100Reader
 from kedge.data.readers.labelled_arrays import LabelledArraysReader
 from kedge.data.readers.mini_cache import MiniCacheReader
@@ -152,34 +150,23 @@ def as_bytes(value: Any) -> bytes:
     return pickle.dumps(in_bytes(value), 2)
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda v: pickle.dumps(v, 0),
-        lambda v: pickle.dumps(v, 2),
-        lambda v: pickle.dumps(v, 4),
-        lambda v: pickle.dumps(v, 5),
-        as_bytes,
-        python2,
-    ],
-)
-@pytest.mark.parametrize("folder", ["", "data/mini/"])
-def test_cache_of_every_age(tmp_path: Path, write: Callable[[Any], bytes], folder: str) -> None:
+WRITERS = [python2, as_bytes, pickle.dumps, lambda v: pickle.dumps(v, 0)]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_cache_of_every_age(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     data = cache()
-    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    (tmp_path / folder / CACHE.format("train")).write_bytes(write(data))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / CACHE.format("train")).write_bytes(write(data))
     found = read(tmp_path)
-    assert found.classes == ("n01", "n02")
     assert classes(found) == ["n01"] * 3 + ["n02"] * 3
-    assert found.parts == ("train",)
-    assert found.remarks == ()
+    assert (found.classes, found.parts, found.remarks) == (("n01", "n02"), ("train",), ())
     same(pixels(found), data["image_data"])
     assert found.images.name(4).endswith("mini-imagenet-cache-train.pkl, image 4")
 
 
-@pytest.mark.parametrize("val", ["val", "validation"])
-def test_cache_of_all_parts(tmp_path: Path, val: str) -> None:
-    files = {}
+def test_cache_of_all_parts(tmp_path: Path) -> None:
+    files, val = {}, "validation"
     for k, part in enumerate(("test", val, "train")):
         data = cache(4, seed=k)
         data["class_dict"] = {f"{part} {i}": v for i, v in enumerate(data["class_dict"].values())}
@@ -204,31 +191,9 @@ def test_cache_with_rows_in_any_order_and_some_left_out(tmp_path: Path) -> None:
     assert classes(found) == ["b", "c", "a", "b"]
     assert found.classes == ("a", "b", "c")
     same(pixels(found), data["image_data"][[0, 1, 3, 5]])
-    assert found.remarks == (
-        "2 images of mini-imagenet-cache-val.pkl are of no class and were left out, the first is "
-        "image 2",
-        "1 class of mini-imagenet-cache-val.pkl has no image and was left out: none",
-    )
-
-
-def test_cache_with_numbers_for_classes(tmp_path: Path) -> None:
-    for k, part in enumerate(("train", "test")):
-        data = cache(4, k) | {"class_dict": {0: [0, 1], 1: [2, 3]}}
-        dump(tmp_path / CACHE.format(part), data)
-    assert read(tmp_path).classes == (
-        "test class 0000",
-        "test class 0001",
-        "train class 0000",
-        "train class 0001",
-    )
-
-
-def test_fortran_order_shows_the_same_pictures(tmp_path: Path) -> None:
-    data = cache()
-    for protocol in (2, 4, 5):
-        turned = data | {"image_data": np.asfortranarray(data["image_data"])}
-        dump(tmp_path / CACHE.format("train"), turned, protocol)
-        same(pixels(read(tmp_path)), data["image_data"])
+    assert [remark[:16] for remark in found.remarks] == ["2 images skipped", "1 class skipped "]
+    dump(tmp_path / CACHE.format("val"), cache(4) | {"class_dict": {0: [0, 1], 1: [2, 3]}})
+    assert read(tmp_path).classes == ("val class 0000", "val class 0001")
 
 
 def test_the_same_name_in_two_folders(tmp_path: Path) -> None:
@@ -236,47 +201,34 @@ def test_the_same_name_in_two_folders(tmp_path: Path) -> None:
     dump(tmp_path / "a" / CACHE.format("train"), cache(6, 2))
     found = read(tmp_path)
     same(pixels(found), noise(6, seed=2))
-    assert "1 file has the name of another and was left out: a/b/mini" in found.remarks[0]
+    assert "a/b/mini" in found.remarks[0]
     dump(tmp_path / "a" / CACHE.format("val"), cache(6, 2))
     dump(tmp_path / "a" / CACHE.format("validation"), cache(6, 2))
-    refused(tmp_path, "already", "keep one")
+    refused(tmp_path, "keep one")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"image_data": noise(6).astype(np.float32)}, ["'image_data'", "float32 of shape 6×84"]),
-        ({"image_data": noise(6).transpose(0, 3, 1, 2)}, ["uint8 of shape 6×3×84×84"]),
-        ({"image_data": noise(6)[..., 0]}, ["6×84×84"]),
-        ({"image_data": np.uint8(3)}, ["uint8"]),
-        ({"image_data": [1, 2]}, ["a list"]),
-        ({"image_data": noise(6)[:, :0]}, ["0×84 px"]),
-        ({"image_data": noise(0), "class_dict": {"a": []}}, ["no image"]),
-        ({"class_dict": {"a": [0, 6]}}, ["class 'a' has image 6", "only 6 images"]),
-        ({"class_dict": {"a": [0, -1]}}, ["'a' in 'class_dict'", "0 or more"]),
-        ({"class_dict": {"a": [0, 1 << 70]}}, ["whole numbers"]),
-        ({"class_dict": {"a": np.array([0, (1 << 64) - 1], np.uint64)}}, ["whole numbers"]),
-        ({"class_dict": {"a": [0.0]}}, ["whole numbers"]),
-        ({"class_dict": {"a": [True]}}, ["whole numbers"]),
-        ({"class_dict": {"a": ["0"]}}, ["whole numbers"]),
-        ({"class_dict": {"a": np.zeros((2, 2), int)}}, ["whole numbers"]),
-        ({"class_dict": {"a": np.array(0)}}, ["whole numbers"]),
-        ({"class_dict": {"a": 3}}, ["whole numbers"]),
-        ({"class_dict": {"a": None}}, ["whole numbers"]),
-        ({"class_dict": {"a": [1], "b": [0, 1]}}, ["image 1 is both of class 'a' and of"]),
-        ({"class_dict": {"a": []}}, ["none of the 6 images"]),
-        ({"class_dict": {}}, ["'class_dict' to be a dict"]),
-        ({"class_dict": [0, 1]}, ["'class_dict' to be a dict"]),
-        ({"class_dict": {"a\nb": [9]}}, ["class 'a\\nb' has image 9"]),
-        ({"class_dict": {None: [0]}}, ["names of classes", "None"]),
-        ({"class_dict": {-3: [0]}}, ["names of classes", "-3"]),
-        ({"class_dict": {"\ud800": [0]}}, ["names of classes"]),
-        ({"class_dict": {"\0": [0]}}, ["names of classes"]),
-    ],
-)
-def test_wrong_caches(tmp_path: Path, change: dict[str, Any], words: list[str]) -> None:
-    path = dump(tmp_path / CACHE.format("train"), cache() | change)
-    refused(tmp_path, str(path) if "no image" not in words else "", *words)
+IMAGES = noise(6, 8)
+WRONG_CACHES: dict[str, Any] = {
+    "float32 of shape 6×8": {"image_data": IMAGES.astype(np.float32)},
+    "6×3×8×8": {"image_data": IMAGES.transpose(0, 3, 1, 2)},
+    "a list": {"image_data": [1, 2]},
+    "0×8 px": {"image_data": IMAGES[:, :0]},
+    "class 'a' has image 6": {"class_dict": {"a": [0, 6]}},
+    "0 or more": {"class_dict": {"a": [0, -1]}},
+    "whole numbers": {"class_dict": {"a": np.array([0, (1 << 64) - 1], np.uint64)}},
+    "'a' in 'class_dict'": {"class_dict": {"a": [True]}},
+    "image 1 is both": {"class_dict": {"a": [1], "b": [0, 1]}},
+    "none of the 6 images": {"class_dict": {"a": []}},
+    "'class_dict' to be a dict": {"class_dict": [0, 1]},
+    "class 'a\\nb' has": {"class_dict": {"a\nb": [9]}},
+    "class names": {"class_dict": {"\ud800": [0]}},
+}
+
+
+def test_wrong_caches(tmp_path: Path) -> None:
+    for word, change in WRONG_CACHES.items():
+        record = {"image_data": IMAGES, "class_dict": {"a": [0]}} | change
+        refused(tmp_path, str(dump(tmp_path / CACHE.format("train"), record)), word)
 
 
 # ── arrays with labels ───────────────────────────────────────────────────────────────────────
@@ -288,7 +240,7 @@ def labelled(labels: list[int], seed: int = 0, side: int = 84, **more: Any) -> d
     return {"data": noise(len(labels), side, seed), "labels": labels, **more}
 
 
-@pytest.mark.parametrize("write", [python2, as_bytes, lambda v: pickle.dumps(v, 4)])
+@pytest.mark.parametrize("write", [python2, as_bytes])
 def test_category_split_with_names(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     files = {
         "train_phase_train": labelled([0, 1, 1], 1, catname2label={"n01": 0, "n02": 1}),
@@ -346,12 +298,7 @@ def test_names_of_some_labels_only(tmp_path: Path) -> None:
     assert found.classes_of("held out") == ("n01", "n02", "train class 0002")
     assert found.classes_of("val") == ("val class 0000",)
     assert found.classes_of("test") == ("test class 0000", "test class 0009")
-    assert sorted(found.remarks) == [
-        f"'catname2label' of {SPLIT.format('test')} does not name 2 of its classes, the first is 0",
-        f"'catname2label' of {SPLIT.format('train_phase_test')} does not name 1 of its classes, "
-        "the first is 2",
-        f"'catname2label' of {SPLIT.format('val')} does not name 1 of its classes, the first is 0",
-    ]
+    assert len(found.remarks) == 3
 
 
 def test_files_that_disagree_keep_their_own_names(tmp_path: Path) -> None:
@@ -363,7 +310,7 @@ def test_files_that_disagree_keep_their_own_names(tmp_path: Path) -> None:
     assert found.classes_of("held out") == ("b", "c")
 
 
-@pytest.mark.parametrize("write", [python2, as_bytes, lambda v: pickle.dumps(v, 2)])
+@pytest.mark.parametrize("write", [python2, as_bytes])
 def test_cifar_fs(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     for k, part in enumerate(("train", "val", "test")):
         value = labelled([64 * k, 64 * k + 1], k, 32)
@@ -375,44 +322,28 @@ def test_cifar_fs(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     same(pixels(found), np.concatenate([noise(2, 32, k) for k in range(3)]))
 
 
-def test_images_of_another_size(tmp_path: Path) -> None:
-    wide = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
-    dump(tmp_path / "CIFAR_FS_train.pickle", {"data": wide, "labels": np.array([[0], [123456]])})
-    found = read(tmp_path)
-    assert found.classes == ("train class 000000", "train class 123456")
-    same(list(found.images.fetch([1])), wide[1:])
-
-
 def test_two_data_sets_in_one_place(tmp_path: Path) -> None:
     dump(tmp_path / "a" / "CIFAR_FS_train.pickle", labelled([0, 1]))
     dump(tmp_path / "b" / SPLIT.format("val"), labelled([0, 1]))
     refused(tmp_path, "miniImageNet", "CIFAR-FS", "one of them")
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (labelled([0, 1]) | {"labels": [0]}, ["2 images and 1 label"]),
-        (labelled([0, -1]), ["labels", "0 or more"]),
-        (labelled([0, 1 << 65]), ["labels"]),
-        (labelled([0, 1]) | {"labels": "01"}, ["labels"]),
-        (labelled([0, 1]) | {"labels": {0: 1}}, ["labels"]),
-        (labelled([0, 1]) | {"data": noise(2).transpose(0, 3, 1, 2)}, ["2×3×84×84"]),
-        (labelled([0, 1]) | {"data": list(noise(2))}, ["a list"]),
-        (labelled([0, 1]) | {"data": None}, ["NoneType"]),
-        ({"labels": [0]}, ["expected 'data'", "'labels'"]),
-        ({"data": noise(1)}, ["expected 'labels'", "'data'"]),
-        ({}, ["expected 'data', 'labels'", "nothing"]),
-        ({"\ud800": 4, "a\nb": 3}, ["'\\ud800', 'a\\nb'"]),
-        ({3: 4, (1, 2): 3}, ["expected 'data', 'labels'", "'3'"]),
-        ([noise(1)], ["a list"]),
-        (noise(1), ["ndarray"]),
-        (None, ["NoneType"]),
-    ],
-)
-def test_wrong_arrays(tmp_path: Path, value: Any, words: list[str]) -> None:
-    path = dump(tmp_path / SPLIT.format("val"), value)
-    refused(tmp_path, str(path), *words)
+WRONG_ARRAYS: dict[str, Any] = {
+    "2 images and 1 label": labelled([0, 1]) | {"labels": [0]},
+    "0 or more": labelled([0, -1]),
+    "labels to be": labelled([0, 1 << 65]),
+    "2×3×84×84": labelled([0, 1]) | {"data": noise(2).transpose(0, 3, 1, 2)},
+    "NoneType": labelled([0, 1]) | {"data": None},
+    "expected 'data' in": {"labels": [0]},
+    "found nothing": {},
+    "'\\ud800', 'a\\nb'": {"\ud800": 4, "a\nb": 3},
+    "found a list": [noise(1)],
+}
+
+
+def test_wrong_arrays(tmp_path: Path) -> None:
+    for word, value in WRONG_ARRAYS.items():
+        refused(tmp_path, str(dump(tmp_path / SPLIT.format("val"), value)), word)
 
 
 # ── tieredImageNet ───────────────────────────────────────────────────────────────────────────
@@ -423,11 +354,9 @@ def labels_of(labels: list[int], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "encode",
-    [png_array, png, lambda p: png_array(p)[:, 0], lambda p: png_array(p).T],
-    ids=["N×1", "bytes", "N", "1×N"],
+    ("encode", "write"),
+    [(png_array, pickle.dumps), (png, as_bytes), (png, python2), (png_array, python2)],
 )
-@pytest.mark.parametrize("write", [pickle.dumps, as_bytes, python2])
 def test_tiered_pngs(
     tmp_path: Path, encode: Callable[[np.ndarray], Any], write: Callable[[Any], bytes]
 ) -> None:
@@ -451,14 +380,6 @@ def test_tiered_pngs(
     same(pixels(alone, [2]), noise(3, seed=2)[2:])
 
 
-def test_tiered_pngs_in_an_array_of_objects(tmp_path: Path) -> None:
-    images = np.empty(2, object)
-    images[:] = [png_array(image) for image in noise(2)]
-    dump(tmp_path / "val_images_png.pkl", images)
-    dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
-    same(pixels(read(tmp_path)), noise(2))
-
-
 def test_a_short_png_of_python_2(tmp_path: Path) -> None:
     flat = np.full((4, 4, 3), 7, np.uint8)
     assert len(png(flat)) < 256
@@ -470,18 +391,10 @@ def test_a_short_png_of_python_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["b, c", "a"], ("a", "b, c")),
-        ([b"b", b"a"], ("a", "b")),
-        (np.array(["b", "a"]), ("a", "b")),
+        ([b"b", "a, c", "unused"], ("a, c", "b")),
         (np.array([b"b", b"a"]), ("a", "b")),
-        (["b", "a", "not here"], ("a", "b")),
         (["a", "a"], None),
         (["a"], None),
-        (["a", 1], None),
-        (["a", ""], None),
-        ("ab", None),
-        ({0: "a", 1: "b"}, None),
-        (np.array([[1, 2]]), None),
         (np.array([1, 2]), None),
     ],
 )
@@ -490,8 +403,7 @@ def test_tiered_names(tmp_path: Path, names: Any, expected: tuple[str, ...] | No
     dump(tmp_path / "train_labels.pkl", labels_of([0, 1], label_specific_str=names))
     found = read(tmp_path)
     assert found.classes == (expected or ("train class 0000", "train class 0001"))
-    remark = "'label_specific_str' of train_labels.pkl does not tell all classes apart"
-    assert found.remarks == (() if expected else (remark,))
+    assert len(found.remarks) == (0 if expected else 1)
 
 
 def save_npz(path: Path, rgb: np.ndarray, how: str) -> None:
@@ -499,14 +411,15 @@ def save_npz(path: Path, rgb: np.ndarray, how: str) -> None:
     bgr = np.ascontiguousarray(rgb[..., ::-1])
     if how == "deflated":
         np.savez_compressed(path, images=bgr)
-    elif how == "among others":
-        np.savez(path, other=np.arange(5), images=bgr, last=np.ones(3))
     else:
-        np.savez(path, images=np.asfortranarray(bgr) if how == "Fortran" else bgr)
+        bgr = np.asfortranarray(bgr) if how == "Fortran" else bgr
+        np.savez(path, other=np.arange(5), images=bgr, last=np.ones(3))
 
 
-@pytest.mark.parametrize("how", ["stored", "deflated", "Fortran", "among others"])
-@pytest.mark.parametrize("key", ["label_specific", "labels"])
+@pytest.mark.parametrize(
+    ("how", "key"),
+    [("stored", "labels"), ("deflated", "label_specific"), ("Fortran", "labels")],
+)
 def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None:
     for k, part in enumerate(("train", "test")):
         save_npz(tmp_path / f"{part}_images.npz", noise(5, seed=k), how)
@@ -520,15 +433,6 @@ def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None
     for numbers in ([1, 3, 4, 5, 9], [6, 8], [0], [9], [2, 7]):  # on, and back
         same(pixels(found, numbers), both[numbers])
     assert found.images.name(7).endswith("test_images.npz, image 2")
-
-
-def test_red_is_red(tmp_path: Path) -> None:
-    blue_first = np.zeros((1, 84, 84, 3), np.uint8)
-    blue_first[..., 2] = 255
-    dump(tmp_path / "val_labels.pkl", labels_of([0]))
-    for save in (np.savez, np.savez_compressed):
-        save(tmp_path / "val_images.npz", images=blue_first)
-        assert pixels(read(tmp_path))[0][40, 40].tolist() == [255, 0, 0]
 
 
 def test_stored_is_mapped_and_deflated_is_not_kept(tmp_path: Path) -> None:
@@ -554,54 +458,30 @@ def test_both_forms_and_parts_of_each(tmp_path: Path) -> None:
         dump(tmp_path / f"{part}_labels.pkl", labels_of([0, 1]))
     found = read(tmp_path)
     assert found.form == "tieredImageNet as pickled PNGs and arrays"
-    assert found.remarks == (
-        "train_images.npz was not read, as train_images_png.pkl has the same images",
-        "test_labels.pkl has no images beside it and was left out",
-    )
+    assert [remark.split()[0] for remark in found.remarks] == [
+        "train_images.npz",
+        "test_labels.pkl",
+    ]
     same(pixels(found, [0, 3]), [noise(2)[0], noise(2, seed=1)[1]])
 
 
-@pytest.mark.parametrize("file", ["val_images_png.pkl", "val_images.npz"])
-def test_missing_labels(tmp_path: Path, file: str) -> None:
-    dump(tmp_path / "x" / file, [png(noise(1)[0])])
-    refused(tmp_path, "expected val_labels.pkl beside it")
-    refused(tmp_path / "x" / file, "expected val_labels.pkl beside it")
-    dump(tmp_path / "val_labels.pkl", labels_of([0]))  # in another folder
-    refused(tmp_path, "expected val_labels.pkl beside it")
-
-
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (labels_of([0]), ["2 images and 1 label"]),
-        (labels_of([0, -1]), ["'label_specific'", "0 or more"]),
-        ({"label_specific": [0.5, 1]}, ["'label_specific'"]),
-        ({"label_specific": None}, ["'label_specific'"]),
-        ({"label_general": [0, 1]}, ["expected 'label_specific'"]),
-        ([0, 1], ["expected a dict but found a list"]),
-    ],
-)
-def test_wrong_labels(tmp_path: Path, labels: Any, words: list[str]) -> None:
-    dump(tmp_path / "train_images_png.pkl", [png(image) for image in noise(2)])
-    path = dump(tmp_path / "train_labels.pkl", labels)
-    refused(tmp_path, str(path), *words)
-
-
-@pytest.mark.parametrize(
-    ("images", "words"),
-    [
-        ([png(noise(1)[0]), None], ["number 1"]),
-        ([noise(1)[0]], ["number 0"]),
-        ([np.zeros(5)], ["number 0"]),
-        ([[1, 2]], ["number 0"]),
-        ({"images": []}, ["a dict"]),
-        ([], ["0 images and 2 labels"]),
-    ],
-)
-def test_wrong_pngs(tmp_path: Path, images: Any, words: list[str]) -> None:
-    dump(tmp_path / "train_images_png.pkl", images)
+def test_wrong_labels_and_images(tmp_path: Path) -> None:
+    images = dump(tmp_path / "train_images_png.pkl", [png(image) for image in noise(2)])
+    refused(tmp_path, str(images), "train_labels.pkl")
+    refused(images, "train_labels.pkl")
+    wrong_labels = {
+        "2 images and 1 label": labels_of([0]),
+        "0 or more": labels_of([0, -1]),
+        "'label_specific'": {"label_specific": [0.5, 1]},
+        "expected 'label_specific'": {"label_general": [0, 1]},
+        "found a list": [0, 1],
+    }
+    for word, labels in wrong_labels.items():
+        refused(tmp_path, str(dump(tmp_path / "train_labels.pkl", labels)), word)
     dump(tmp_path / "train_labels.pkl", labels_of([0, 1]))
-    refused(tmp_path, *words)
+    wrong_images = {"item 1": [png(noise(1)[0]), None], "item 0": [np.zeros(5)], "a dict": {}}
+    for word, value in wrong_images.items():
+        refused(tmp_path, str(dump(images, value)), word)
 
 
 def npz_member(header: bytes, content: bytes = b"", magic: bytes = b"\x93NUMPY\x01\x00") -> bytes:
@@ -611,34 +491,34 @@ def npz_member(header: bytes, content: bytes = b"", magic: bytes = b"\x93NUMPY\x
 GOOD = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2, 4, 4, 3), }      \n"
 
 
+WRONG_NPZ = {
+    "should have 96 bytes but has 95": npz_member(GOOD, bytes(95)),
+    "should have": npz_member(GOOD.replace(b"2", b"9" * 5000), bytes(96)),
+    "0 images": npz_member(GOOD.replace(b"2", b"0")),
+    "99999×99999 px": npz_member(GOOD.replace(b"4, 4", b"99999, 99999")),
+    "|O of shape 2×4": npz_member(GOOD.replace(b"|u1", b"|O"), bytes(96)),
+    "2×4×3×4": npz_member(GOOD.replace(b"4, 3", b"3, 4"), bytes(96)),
+    "header of 'images'": npz_member(GOOD.replace(b"2,", b"1+1,"), bytes(96)),
+    "is invalid": npz_member(b"(" * 9000, bytes(96)),
+    "not an array": pickle.dumps([1]),
+}
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize(
-    ("name", "member", "words"),
-    [
-        ("images.npy", npz_member(GOOD, bytes(95)), ["should have 96 bytes but has 95"]),
-        ("images.npy", npz_member(GOOD, bytes(97)), ["should have 96 bytes but has 97"]),
-        ("images.npy", npz_member(GOOD.replace(b"(2", b"(9" * 1), bytes(96)), ["should have 432"]),
-        ("images.npy", npz_member(GOOD.replace(b"2", b"9" * 5000), bytes(96)), ["should have"]),
-        ("images.npy", npz_member(GOOD.replace(b"2", b"0")), ["0 images"]),
-        ("images.npy", npz_member(GOOD.replace(b"4, 4", b"99999, 99999")), ["99999×99999 px"]),
-        ("images.npy", npz_member(GOOD.replace(b"|u1", b"|O"), bytes(96)), ["|O of shape 2×4"]),
-        ("images.npy", npz_member(GOOD.replace(b"|u1", b"<f4"), bytes(384)), ["<f4 of shape"]),
-        ("images.npy", npz_member(GOOD.replace(b"4, 3", b"3, 4"), bytes(96)), ["2×4×3×4"]),
-        ("images.npy", npz_member(GOOD.replace(b"2, 4, 4, 3", b""), bytes(96)), ["of shape"]),
-        ("images.npy", npz_member(GOOD.replace(b"2,", b"1+1,"), bytes(96)), ["makes no sense"]),
-        ("images.npy", npz_member(b"(" * 9000, bytes(96)), ["makes no sense"]),
-        ("images.npy", npz_member(GOOD)[:40], ["makes no sense"]),
-        ("images.npy", b"\x93NUM", ["not an array"]),
-        ("images.npy", b"", ["not an array"]),
-        ("images.npy", pickle.dumps([1]), ["not an array"]),
-        ("pictures.npy", npz_member(GOOD, bytes(96)), ["array 'images'", "pictures.npy"]),
-    ],
-)
-def test_wrong_npz(tmp_path: Path, name: str, member: bytes, words: list[str], method: int) -> None:
+def test_wrong_npz(tmp_path: Path, method: int) -> None:
     dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
-    with zipfile.ZipFile(tmp_path / "val_images.npz", "w", method) as archive:
-        archive.writestr(name, member)
-    refused(tmp_path, str(tmp_path / "val_images.npz"), *words)
+    path = tmp_path / "val_images.npz"
+    for word, member in WRONG_NPZ.items():
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("images.npy", member)
+        refused(tmp_path, str(path), word)
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("pictures.npy", npz_member(GOOD, bytes(96)))
+    content = path.read_bytes()
+    refused(tmp_path, "pictures.npy")
+    for n in (1, 40, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:n])
+        refused(tmp_path, str(path), "again")
 
 
 def test_npz_of_python_2(tmp_path: Path) -> None:
@@ -658,7 +538,7 @@ def test_other_ways_to_pack_an_npz(tmp_path: Path) -> None:
     dump(tmp_path / "val_labels.pkl", labels_of([0, 1]))
     with zipfile.ZipFile(tmp_path / "val_images.npz", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("images.npy", npz_member(GOOD, bytes(96)))
-    refused(tmp_path, "packed in a way")
+    refused(tmp_path, "compression")
     with zipfile.ZipFile(tmp_path / "val_images.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", npz_member(GOOD.replace(b"False", b"True"), bytes(96)))
     refused(tmp_path, "numpy.savez")
@@ -681,19 +561,6 @@ def test_damage_far_into_a_deflated_npz_costs_the_images_after_it(tmp_path: Path
     assert list(found.images.fetch([49])) == [b""]
     path.unlink()
     assert list(read_later.fetch([0, 49])) == [b"", b""]
-
-
-@pytest.mark.parametrize("how", ["stored", "deflated"])
-def test_truncated_npz(tmp_path: Path, how: str) -> None:
-    path = tmp_path / "val_images.npz"
-    save_npz(path, noise(3), how)
-    dump(tmp_path / "val_labels.pkl", labels_of([0, 1, 2]))
-    content = path.read_bytes()
-    for n in (1, 10, 40, 200, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:n])
-        refused(tmp_path, str(path), "again")
-    path.write_bytes(content.replace(b"PK\x03\x04", b"PK\x09\x04"))
-    refused(tmp_path, str(path), "again")
 
 
 # ── CIFAR-100 ────────────────────────────────────────────────────────────────────────────────
@@ -723,10 +590,9 @@ def cifar(folder: Path, write: Callable[[Any], bytes], meta: bool = True) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("write", [python2, as_bytes, pickle.dumps, lambda v: pickle.dumps(v, 0)])
-@pytest.mark.parametrize("folder", ["", "cifar-100-python", "a/b"])
-def test_cifar_100(tmp_path: Path, write: Callable[[Any], bytes], folder: str) -> None:
-    cifar(tmp_path / folder, write)
+@pytest.mark.parametrize("write", WRITERS)
+def test_cifar_100(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
+    cifar(tmp_path / "a" / "b", write)
     found = read(tmp_path)
     assert found.form == "CIFAR-100 as raw pickles, train and test merged"
     assert found.parts == ()
@@ -752,43 +618,23 @@ def test_one_file_of_cifar_100(tmp_path: Path) -> None:
     (tmp_path / "meta").unlink()
     assert classes(read(tmp_path / "test")) == ["class 0099", "class 0000"]
     assert not Cifar100Reader().recognises(open_tree(cifar(tmp_path, python2) / "meta"))
+    dump(tmp_path / "meta", {"fine_label_names": ["x"] * 100})
+    assert len(read(tmp_path).remarks) == 1
 
 
-def test_cifar_100_in_fortran_order(tmp_path: Path) -> None:
-    cifar(tmp_path, pickle.dumps)
-    value = batch([1, 2], 5)
-    dump(tmp_path / "test", value | {"data": np.asfortranarray(value["data"])})
-    same(pixels(read(tmp_path), [3, 4]), noise(2, 32, 5))
+WRONG_CIFAR: dict[str, Any] = {
+    "2 images and 1 label": batch([0, 1], 0) | {"fine_labels": [0]},
+    "0 or more": batch([0, -1], 0),
+    "images×3072, not shape (2, 3071)": batch([0, 1], 0) | {"data": np.zeros((2, 3071), np.uint8)},
+    "not list": batch([0, 1], 0) | {"data": [1]},
+    "'fine_labels' in": {"labels": [0], "data": 1},
+}
 
 
-@pytest.mark.parametrize("names", [NAMES[:50], ["x"] * 100, [1] * 100, None, "names"])
-def test_cifar_100_with_a_meta_of_no_use(tmp_path: Path, names: Any) -> None:
+def test_wrong_cifar_100(tmp_path: Path) -> None:
     cifar(tmp_path, python2)
-    dump(tmp_path / "meta", {"fine_label_names": names})
-    found = read(tmp_path)
-    assert found.classes == ("class 0000", "class 0003", "class 0099")
-    assert len(found.remarks) == 1
-
-
-@pytest.mark.parametrize(
-    ("file", "value", "words"),
-    [
-        ("train", batch([0, 1], 0) | {"fine_labels": [0]}, ["2 images and 1 label"]),
-        ("train", batch([0, -1], 0), ["'fine_labels'", "0 or more"]),
-        ("test", batch([0, 1], 0) | {"data": np.zeros((2, 3071), np.uint8)}, ["images×3072"]),
-        ("test", batch([0, 1], 0) | {"data": np.zeros((2, 3072))}, ["uint8"]),
-        ("test", batch([0, 1], 0) | {"data": noise(2, 32)}, ["images×3072"]),
-        ("test", batch([0, 1], 0) | {"data": np.array(3, np.uint8)}, ["images×3072"]),
-        ("test", batch([0, 1], 0) | {"data": [1]}, ["images×3072"]),
-        ("train", {"labels": [0], "data": 1}, ["'fine_labels'"]),
-        ("meta", {"label_names": NAMES}, ["'fine_label_names'"]),
-        ("meta", NAMES, ["a list"]),
-    ],
-)
-def test_wrong_cifar_100(tmp_path: Path, file: str, value: Any, words: list[str]) -> None:
-    cifar(tmp_path, python2)
-    dump(tmp_path / file, value)
-    refused(tmp_path, str(tmp_path / file), *words)
+    for word, value in WRONG_CIFAR.items():
+        refused(tmp_path, str(dump(tmp_path / "train", value)), word)
 
 
 def test_other_files_of_these_names_are_not_taken_for_cifar_100(tmp_path: Path) -> None:
@@ -882,7 +728,7 @@ def test_any_byte_may_be_wrong(tmp_path: Path, folder: str, file: str) -> None:
     root = tmp_path / "data" / folder
     good = (root / file).read_bytes()
     rng = np.random.default_rng(3)
-    for _ in range(60):
+    for _ in range(30):
         bad = bytearray(good)
         near = 400 if rng.random() < 0.5 else len(bad)  # headers are at the start
         bad[int(rng.integers(0, min(near, len(bad))))] = int(rng.integers(0, 256))
@@ -896,20 +742,6 @@ def test_any_byte_may_be_wrong(tmp_path: Path, folder: str, file: str) -> None:
         assert len(list(found.images.fetch(range(len(found))))) == len(found)
 
 
-@pytest.mark.parametrize("folder", ["cache", "split", "fs", "png", "npz", "cifar"])
-def test_in_an_archive_they_are_named_and_not_read(tmp_path: Path, folder: str) -> None:
-    write_all(tmp_path / "data")
-    with (
-        tarfile.open(tmp_path / "x.tar", "w") as tar,
-        zipfile.ZipFile(tmp_path / "x.zip", "w") as z,
-    ):
-        tar.add(tmp_path / "data" / folder, "wrapped/it")
-        for file in (tmp_path / "data" / folder).iterdir():
-            z.write(file, f"wrapped/it/{file.name}")
-    for archive in ("x.tar", "x.zip"):
-        refused(tmp_path / archive, "wrapped/it", "unpack it first")
-
-
 def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
     """Every array that is read looks into the file."""
     write_all(tmp_path)
@@ -921,15 +753,3 @@ def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
             while isinstance(base, np.ndarray) and base.base is not None:
                 base = base.base
             assert isinstance(base, memoryview | mmap.mmap), (folder, type(base))
-
-
-def test_each_is_recognised_by_one_reader_and_others_by_none(tmp_path: Path) -> None:
-    write_all(tmp_path / "data")
-    by_folder: dict[str, Reader] = {}
-    for folder in (tmp_path / "data").iterdir():
-        [by_folder[folder.name]] = [r for r in READERS if r.recognises(open_tree(folder))]
-    assert len({type(reader) for reader in by_folder.values()}) == 4
-    (tmp_path / "other").mkdir()
-    for name in ("mini-imagenet-cache.pkl", "cifar_fs_train.pickle", "labels.pkl", "meta"):
-        dump(tmp_path / "other" / name, {})
-    assert not any(r.recognises(open_tree(tmp_path / "other")) for r in READERS)

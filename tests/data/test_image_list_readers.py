@@ -20,7 +20,6 @@ from PIL import Image
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.files.file_tree import open_tree
 from kedge.data.index import ImageIndex
-from kedge.data.readers import read_index
 from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar_folders import CifarFoldersReader
 from kedge.data.readers.image_list import ImageListReader
@@ -78,7 +77,7 @@ def packed(folder: Path, ending: str) -> Path:
     return target
 
 
-WHERE = pytest.mark.parametrize("ending", ["", ".zip", ".tar.gz"])
+WHERE = pytest.mark.parametrize("ending", ["", ".zip"])
 
 
 def somewhere(folder: Path, ending: str) -> Path:
@@ -127,18 +126,6 @@ def test_ravi(ravi: Path, ending: str) -> None:
     assert catalogue.remarks == ()
 
 
-def test_lists_in_a_folder_of_their_own(ravi: Path) -> None:
-    (ravi / "split").mkdir()
-    for file in ravi.glob("*.csv"):
-        file.rename(ravi / "split" / file.name)
-    assert contents(read(ravi, ImageListReader())) == RAVI
-
-
-def test_validation_and_capitals(ravi: Path) -> None:
-    (ravi / "val.csv").rename(ravi / "Validation.CSV")
-    assert contents(read(ravi, ImageListReader())) == RAVI
-
-
 def test_one_of_the_lists_given_alone(ravi: Path) -> None:
     catalogue = read(ravi / "val.csv", ImageListReader())
     assert contents(catalogue) == {("val", "n01855672", 60), ("val", "n01855672", 70)}
@@ -148,21 +135,9 @@ def test_one_of_the_lists_given_alone(ravi: Path) -> None:
     assert read(ravi / "val.csv", ImageListReader()).stamp != stamp
 
 
-def test_a_list_given_alone_is_called_as_it_was(ravi: Path) -> None:
-    assert read_index(ravi / "test.csv").path == ravi / "test.csv"
-    assert read_index(ravi).path == ravi
-
-
-def test_change_of_a_list_changes_the_stamp(ravi: Path) -> None:
-    before = read(ravi, ImageListReader()).stamp
-    text = (ravi / "val.csv").read_text()
-    write(ravi / "val.csv", text.replace("n01855672\n", "n09999999\n"))
-    os.utime(ravi / "val.csv", ns=(1, 1))
-    assert read(ravi, ImageListReader()).stamp != before
-
-
-@pytest.mark.parametrize("below", ["train", "ILSVRC/Data/CLS-LOC/train", ""])
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    ("below", "alone"), [("", False), ("train", True), ("ILSVRC/Data/CLS-LOC/train", True)]
+)
 def test_ravi_by_rank_in_the_folders_of_imagenet(tmp_path: Path, below: str, alone: bool) -> None:
     """The files of a class by their numbers: 2, 5, 10, 100, 1000. As text 10 is before 2."""
     for wnid, base in (("n01532829", 0), ("n01558993", 100)):
@@ -184,15 +159,14 @@ def test_ravi_by_rank_in_the_folders_of_imagenet(tmp_path: Path, below: str, alo
         ("train", "n01558993", 150),
     }
     assert "n01532829_10.JPEG" in {catalogue.images.name(i).rpartition("/")[2] for i in range(3)}
-    assert catalogue.remarks == (
-        "2 images that are listed are not there and were left out, the first is "
-        "n0155899300000006.jpg",
-    )
+    assert catalogue.remarks[0].startswith("2 images skipped")
     assert "rank" in catalogue.form
 
 
-@pytest.mark.parametrize("header", ["class_name,image_name", "Class Name,Image-Name"])
-@pytest.mark.parametrize("below", ["", "images/", "train/", "somewhere/else/"])
+@pytest.mark.parametrize(
+    ("header", "below"),
+    [("class_name,image_name", ""), ("Class Name,Image-Name", "train/"), ("class,file", "a/b/")],
+)
 def test_class_and_image_in_class_folders(tmp_path: Path, header: str, below: str) -> None:
     draw(tmp_path / f"{below}n01/n01_5.png", 10)
     draw(tmp_path / f"{below}n02/n02_5.png", 20)
@@ -204,17 +178,14 @@ def test_class_and_image_in_class_folders(tmp_path: Path, header: str, below: st
     }
 
 
-IMAGES = ("filename", "file_name", "file", "path", "image", "image_name", "image_path")
-CLASSES = ("label", "class", "class_name", "category", "name")
-
-
-@pytest.mark.parametrize("image", IMAGES)
-@pytest.mark.parametrize("of_class", CLASSES)
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "ndjson"])
+@pytest.mark.parametrize(
+    ("image", "of_class", "kind"),
+    [("filename", "label", "csv"), ("path", "category", "jsonl"), ("image", "name", "ndjson")],
+)
 def test_names_of_columns(tmp_path: Path, image: str, of_class: str, kind: str) -> None:
     draw(tmp_path / "x" / "a.png", 10)
     draw(tmp_path / "x" / "b.png", 20)
-    rows = [("x/a.png", "cat"), ("./x/b.png", "dog")]
+    rows = [("x/a.png", "cat"), (".\\x\\b.png", "dog")]
     if kind == "csv":
         text = f"id,{of_class.upper()},{image.title()}\n" + "".join(
             f"{i},{c},{f}\n" for i, (f, c) in enumerate(rows)
@@ -225,26 +196,17 @@ def test_names_of_columns(tmp_path: Path, image: str, of_class: str, kind: str) 
         assert contents(read(path, ImageListReader())) == {("", "cat", 10), ("", "dog", 20)}
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
-def test_separators_quotes_and_ends_of_lines(
-    tmp_path: Path, separator: str, end: str, mark: bytes
-) -> None:
+@pytest.mark.parametrize(("separator", "end"), [(",", "\n"), (";", "\r\n"), ("\t", "\r")])
+def test_separators_quotes_and_ends_of_lines(tmp_path: Path, separator: str, end: str) -> None:
     odd = f'odd{separator}"name"\nof two lines'
     draw(tmp_path / "images" / f"a{separator}b.png", 10)
     draw(tmp_path / "images" / "c.png", 20)
     stream = io.StringIO(newline="")
     table = csv.writer(stream, delimiter=separator, lineterminator=end)
     table.writerows([["Filename", " LABEL "], [f"a{separator}b.png", odd], [], ["c.png", " cat "]])
+    mark = codecs.BOM_UTF8 if end == "\r\n" else b""
     (tmp_path / "labels.csv").write_bytes(mark + stream.getvalue().encode())
     assert contents(read(tmp_path, ImageListReader())) == {("", odd, 10), ("", "cat", 20)}
-
-
-def test_backslashes_are_taken_as_slashes(tmp_path: Path) -> None:
-    draw(tmp_path / "a" / "b" / "c.png", 10)
-    write(tmp_path / "labels.csv", "path,class\na\\b\\c.png,cat\n")
-    assert contents(read(tmp_path, ImageListReader())) == {("", "cat", 10)}
 
 
 def test_column_of_the_split(tmp_path: Path) -> None:
@@ -256,12 +218,6 @@ def test_column_of_the_split(tmp_path: Path) -> None:
         ("val", "b", 10),
         ("test", "c", 20),
     }
-
-
-def test_column_of_something_else_is_no_split(tmp_path: Path) -> None:
-    draw(tmp_path / "0.png", 10)
-    write(tmp_path / "all.csv", "file,label,set\n0.png,a,7\n")
-    assert read(tmp_path, ImageListReader()).parts == ()
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -291,7 +247,7 @@ def test_a_first_line_without_a_class_is_left_out_as_any_other(
         write(tmp_path / "l.csv", "path,class\n1.png\n2.png,ant\n")
     found = read(tmp_path, ImageListReader())
     assert contents(found) == {("", "ant", 2)}
-    assert any("1 line has no image or no class" in remark for remark in found.remarks)
+    assert any(remark.startswith("1 line skipped") for remark in found.remarks)
 
 
 def test_a_number_is_the_same_class_in_every_list(tmp_path: Path) -> None:
@@ -306,12 +262,6 @@ def test_a_number_is_the_same_class_in_every_list(tmp_path: Path) -> None:
     assert len(set(names)) == 1
 
 
-def test_names_count_before_numbers(tmp_path: Path) -> None:
-    draw(tmp_path / "a.png", 10)
-    write(tmp_path / "l.csv", "file,label,class\na.png,0,cat\n")
-    assert read(tmp_path, ImageListReader()).classes == ("cat",)
-
-
 def test_remarks_on_lines(tmp_path: Path) -> None:
     draw(tmp_path / "a.png", 10)
     draw(tmp_path / "b.png", 20)
@@ -321,12 +271,8 @@ def test_remarks_on_lines(tmp_path: Path) -> None:
     )
     catalogue = read(tmp_path, ImageListReader())
     assert contents(catalogue) == {("", "cat", 10), ("", "dog", 20)}
-    assert catalogue.remarks == (
-        "1 image that is listed is not there and was left out: no.png",
-        "2 lines have no image or no class and were left out, the first is line 6 of l.csv",
-        "1 image is listed again and was left out: a.png",
-        "1 image is listed again with another class or part and was left out: a.png",
-    )
+    starts = ["1 image skipped", "2 lines skipped", "1 image skipped", "1 image skipped"]
+    assert [remark.partition(" (")[0] for remark in catalogue.remarks] == starts
 
 
 def test_list_without_classes_among_the_parts(ravi: Path) -> None:
@@ -334,10 +280,10 @@ def test_list_without_classes_among_the_parts(ravi: Path) -> None:
     write(ravi / "test.csv", "filename\nn0193011200000005.jpg\n")
     catalogue = read(ravi, ImageListReader())
     assert catalogue.parts == ("train", "val")
-    assert catalogue.remarks == (
-        "1 further list lies elsewhere or has no classes and was left out: test.csv",
-        "2 images are in no list and were left out, the first is images/n0193011200000005.jpg",
-    )
+    assert [remark.partition(" (")[0] for remark in catalogue.remarks] == [
+        "1 list skipped",
+        "2 images skipped",
+    ]
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -358,47 +304,31 @@ def test_full_paths_within_the_folder(
     given = Path("link" if by_link else "data")
     catalogue = read(given / "train.jsonl" if alone else given, ImageListReader())
     assert contents(catalogue) == {("train", "cat", colour) for colour in (10, 20, 30)}
-    assert catalogue.remarks[0].endswith(f"not there and was left out: {data}/gone.png")
-
-
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("name", ["-other/a.png", "/../secret.png", "/deep/../../secret.png", ""])
-def test_full_paths_out_of_the_folder_are_refused(tmp_path: Path, name: str, alone: bool) -> None:
-    draw(tmp_path / "secret.png", 10)
-    draw(tmp_path / "data-other" / "a.png", 10)
-    draw(tmp_path / "data" / "a.png", 10)
-    line = f"{tmp_path}/data{name},cat"
-    file = write(tmp_path / "data" / "l.csv", f"file,label\na.png,cat\n{line}\n")
-    with pytest.raises(KedgeError, match=r"l\.csv: line 3 names .*leads out of this folder"):
-        read(file if alone else tmp_path / "data", ImageListReader())
+    assert catalogue.remarks[0].endswith(f": {data}/gone.png")
 
 
 OUTSIDE = ("/etc/passwd.png", "../secret.png", "a/../../secret.png", "..\\x.png", "C:\\x.png")
+IN_FULL = ("-other/a.png", "/../secret.png", "/deep/../../secret.png", "")
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-@pytest.mark.parametrize("alone", [False, True])
-def test_names_that_lead_out_are_refused(tmp_path: Path, name: str, alone: bool) -> None:
+def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
     draw(tmp_path / "secret.png", 10)
+    draw(tmp_path / "data-other" / "a.png", 10)
     draw(tmp_path / "data" / "a.png", 10)
-    file = write(tmp_path / "data" / "l.csv", f"file,label\na.png,cat\n{name},cat\n")
-    with pytest.raises(KedgeError, match=r"l\.csv: line 3 names .*leads out of this folder"):
-        read(file if alone else tmp_path / "data", ImageListReader())
+    for name in (*OUTSIDE, *(f"{tmp_path}/data{name}" for name in IN_FULL)):
+        file = write(tmp_path / "data" / "l.csv", f"file,label\na.png,cat\n{name},cat\n")
+        for path in (file, tmp_path / "data"):
+            with pytest.raises(KedgeError, match=r"l\.csv: line 3 .*outside"):
+                read(path, ImageListReader())
 
 
-@pytest.mark.parametrize("name", ["..", "../..", "x/../..", ".", "a\0b", "n" * 5000, "/tmp"])
-def test_class_does_not_lead_out_either(tmp_path: Path, name: str) -> None:
+def test_class_does_not_lead_out_either(tmp_path: Path) -> None:
     draw(tmp_path / "secret.png", 10)
-    line = json.dumps({"file": "secret.png", "label": name})
-    file = write(tmp_path / "data" / "deep" / "l.jsonl", line)
-    with pytest.raises(KedgeError, match="none of the images that it lists is there"):
-        ImageListReader().read(open_tree(file))
-
-
-def test_nothing_that_is_listed_is_there(tmp_path: Path) -> None:
-    write(tmp_path / "train.csv", "filename,label\nx.jpg,cat\ny.jpg,cat\n")
-    with pytest.raises(KedgeError, match=r"train\.csv: none .* the first is x\.jpg; expected them"):
-        read(tmp_path, ImageListReader())
+    for name in ("..", "../..", "x/../..", ".", "a\0b", "n" * 5000, "/tmp"):
+        line = json.dumps({"file": "secret.png", "label": name})
+        file = write(tmp_path / "data" / "deep" / "l.jsonl", line)
+        with pytest.raises(KedgeError, match=r"none of the listed images .*secret\.png"):
+            ImageListReader().read(open_tree(file))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +344,7 @@ def test_nothing_that_is_listed_is_there(tmp_path: Path) -> None:
         "\udcff",
     ],
 )
-@pytest.mark.parametrize("name", ["notes.csv", "train.csv", "notes.jsonl"])
+@pytest.mark.parametrize("name", ["train.csv", "notes.jsonl"])
 def test_table_beside_class_folders_is_not_mistaken(tmp_path: Path, text: str, name: str) -> None:
     draw(tmp_path / "cat" / "1.png", 10)
     draw(tmp_path / "dog" / "1.png", 10)
@@ -428,7 +358,7 @@ def test_several_lists(tmp_path: Path) -> None:
     write(tmp_path / "one.csv", "file,label\na.png,cat\n")
     write(tmp_path / "two.csv", "file,label\na.png,dog\n")
     write(tmp_path / "other.csv", "file,label\nelsewhere.png,dog\n")
-    with pytest.raises(KedgeError, match=r"which of one\.csv, two\.csv counts is not clear"):
+    with pytest.raises(KedgeError, match=r"one\.csv, two\.csv"):
         read(tmp_path, ImageListReader())
     assert read(tmp_path / "two.csv", ImageListReader()).classes == ("dog",)
     (tmp_path / "two.csv").unlink()
@@ -436,37 +366,27 @@ def test_several_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "word"),
     [
-        ("l.csv", b"", "no line of it names"),
-        ("l.csv", b"file,label\n", "no line of it names"),
-        ("l.csv", b"a,b\n1,2\n", "expected a column of images .* its columns are: a, b"),
-        ("l.csv", b"filename\nx.png\n", "one of classes"),
-        ("l.csv", b'file,label\n"a.png,cat\n', "no line of a CSV file"),
-        ("l.csv", b"file,label\na.png," + b"x" * 200_000, "no line of a CSV file"),
-        ("l.csv", b"file,label\na.png,\xff\xfe\n", "not UTF-8"),
-        ("l.csv", "file,label\na.png,cat\n".encode("utf-16"), "not UTF-8"),
-        ("l.csv", os.urandom(1000) + b"\xff", "not UTF-8"),
-        ("l.jsonl", b'{"file": "a.png", "label": "cat"', "line 1 is no JSON object"),
-        ("l.jsonl", b'{"file": "a.png", "label": "cat"}\n[1]', "line 2 is no JSON object"),
-        ("l.jsonl", b"[" * 100_000, "line 1 is no JSON object"),
-        ("l.jsonl", b'{"file": "a.png", "label": ' + b"9" * 9999 + b"}", "line 1 is no JSON"),
-        ("l.jsonl", b'{"file": ["a.png"], "label": {}}', "no line of it names"),
-        ("l.jsonl", b'{"file": "a.png", "label": true}', "no line of it names"),
-        ("l.jsonl", b'{"file": "a.png", "label": null}', "no line of it names"),
-        ("l.jsonl", b'{"file": "a.png", "label": "\\ud800"}', "no text"),
-        ("l.jsonl", b'{"file": "\\ud800", "label": "x"}', "none of the images"),
-        ("l.jsonl", b'{"file": "a\\u0000.png", "label": "x"}', "none of the images"),
-        ("l.jsonl", b'{"file": "' + b"a/" * 9999 + b'", "label": "x"}', "none of the images"),
+        ("l.csv", b"file,label\n", "no line"),
+        ("l.csv", b"a,b\n1,2\n", "its columns are: a, b"),
+        ("l.csv", b"filename\nx.png\n", "classes"),
+        ("l.csv", b'file,label\n"a.png,cat\n', "line 2"),
+        ("l.csv", "file,label\na.png,cat\n".encode("utf-16"), "UTF-8"),
+        ("l.jsonl", b'{"file": "a.png", "label": "cat"}\n[1]', "line 2"),
+        ("l.jsonl", b"[" * 100_000, "line 1"),
+        ("l.jsonl", b'{"file": "a.png", "label": true}', "no line"),
+        ("l.jsonl", b'{"file": "a.png", "label": "\\ud800"}', "class name"),
+        ("l.jsonl", b'{"file": "a\\u0000.png", "label": "x"}', "none of the listed images"),
         ("l.jsonl", b'{"x": 1}', "expected a column of images"),
     ],
 )
-@pytest.mark.parametrize("alone", [False, True])
-def test_wrong_lists(tmp_path: Path, name: str, content: bytes, sentence: str, alone: bool) -> None:
+def test_wrong_lists(tmp_path: Path, name: str, content: bytes, word: str) -> None:
     draw(tmp_path / "a.png", 10)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(KedgeError, match=sentence):
-        read(tmp_path / name if alone else tmp_path, ImageListReader())
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(KedgeError, match=word):
+            read(path, ImageListReader())
 
 
 # ── CIFAR-FS ─────────────────────────────────────────────────────────────────────────────────
@@ -493,20 +413,14 @@ def test_cifar_folders(cifar: Path, ending: str) -> None:
         ("val", "clock", 20),
         ("test", "elm tree", 40),
     }
-    assert catalogue.remarks == (
-        "1 class is in no list of the split and was left out: dolphin",
-        "of several splits, bertinetto was taken",
-    )
-
-
-def test_cifar_class_without_images(cifar: Path) -> None:
-    write(cifar / "splits" / "bertinetto" / "val.txt", "clock\nzebra\n")
-    assert any("zebra" in remark for remark in read(cifar, CifarFoldersReader()).remarks)
+    unlisted, several = catalogue.remarks
+    assert unlisted.endswith("dolphin")
+    assert "bertinetto" in several
 
 
 def test_cifar_class_in_two_parts(cifar: Path) -> None:
     write(cifar / "splits" / "bertinetto" / "val.txt", "clock\napple\n")
-    with pytest.raises(KedgeError, match=r"val\.txt: the class apple is in the list of t\w+ too"):
+    with pytest.raises(KedgeError, match=r"val\.txt: the class apple"):
         read(cifar, CifarFoldersReader())
 
 
@@ -515,14 +429,8 @@ def test_cifar_wrong_lists(cifar: Path, content: bytes) -> None:
     shutil.rmtree(cifar / "splits" / "a-another")
     for part in ("train", "val", "test"):
         (cifar / "splits" / "bertinetto" / f"{part}.txt").write_bytes(content)
-    with pytest.raises(KedgeError, match=r"\.txt: (none of the classes|this text is not UTF-8)"):
+    with pytest.raises(KedgeError, match=r"\.txt: (none of the classes|not UTF-8)"):
         read(cifar, CifarFoldersReader())
-
-
-def test_cifar_without_lists_or_data_is_not_recognised(cifar: Path) -> None:
-    assert not CifarFoldersReader().recognises(open_tree(cifar / "data"))
-    assert not CifarFoldersReader().recognises(open_tree(cifar / "splits"))
-    assert not CifarFoldersReader().recognises(open_tree(cifar / "splits/bertinetto/train.txt"))
 
 
 # ── Tiny-ImageNet ────────────────────────────────────────────────────────────────────────────
@@ -555,9 +463,10 @@ TINY = {
     ("val", "n01629819", 100),
     ("val", "n01443537", 110),
 }
-UNLABELLED = (
-    "1 image of test has no class and was left out: tiny-imagenet-200/test/images/test_0.JPEG"
-)
+
+
+def only_test_is_skipped(catalogue: ImageIndex) -> bool:
+    return [r[-11:] for r in catalogue.remarks] == ["test_0.JPEG"]
 
 
 @WHERE
@@ -565,11 +474,10 @@ def test_tiny_imagenet(tiny: Path, ending: str) -> None:
     catalogue = read(somewhere(tiny, ending) if ending else tiny.parent, TinyImageNetReader())
     assert contents(catalogue) == TINY
     assert catalogue.parts == ("train", "val")
-    assert catalogue.remarks == (UNLABELLED,)
+    assert only_test_is_skipped(catalogue)
 
 
-@pytest.mark.parametrize("inner", ["", "images"])
-@pytest.mark.parametrize("annotated", [True, False])
+@pytest.mark.parametrize(("inner", "annotated"), [("", True), ("images", False)])
 def test_tiny_imagenet_rearranged(tiny: Path, inner: str, annotated: bool) -> None:
     for file, wnid in (("val_0.JPEG", "n01629819"), ("val_1.JPEG", "n01443537")):
         (tiny / "val" / wnid / inner).mkdir(parents=True)
@@ -579,7 +487,7 @@ def test_tiny_imagenet_rearranged(tiny: Path, inner: str, annotated: bool) -> No
         (tiny / "val" / "val_annotations.txt").unlink()
     catalogue = read(tiny.parent, TinyImageNetReader())
     assert contents(catalogue) == TINY
-    assert catalogue.remarks == (UNLABELLED,)
+    assert only_test_is_skipped(catalogue)
 
 
 def test_tiny_imagenet_with_gaps(tiny: Path) -> None:
@@ -591,18 +499,12 @@ def test_tiny_imagenet_with_gaps(tiny: Path) -> None:
     assert ends == ["val_1.JPEG", "test_0.JPEG", "val_7.JPEG", "n07777777"]
 
 
-@pytest.mark.parametrize("content", [b"", b"val_0.JPEG\n", b"val_0.JPEG\t../x\n", b"\0" * 99])
+@pytest.mark.parametrize("content", [b"val_0.JPEG\n", b"val_0.JPEG\t../x\n"])
 def test_tiny_imagenet_with_wrong_annotations(tiny: Path, content: bytes) -> None:
     (tiny / "val" / "val_annotations.txt").write_bytes(content)
     catalogue = read(tiny.parent, TinyImageNetReader())
     assert catalogue.parts == ("train",)
-    assert any("2 images of val have no class" in remark for remark in catalogue.remarks)
-
-
-def test_tiny_imagenet_with_annotations_that_are_no_text(tiny: Path) -> None:
-    (tiny / "val" / "val_annotations.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(KedgeError, match="not UTF-8"):
-        read(tiny.parent, TinyImageNetReader())
+    assert catalogue.remarks[0].startswith("2 images skipped (val")
 
 
 def test_imagenet_is_not_tiny(tmp_path: Path) -> None:
@@ -642,10 +544,12 @@ def zip_half(root: Path, half: str, inner: str = "") -> None:
     shutil.rmtree(root / half)
 
 
-@pytest.mark.parametrize("zipped", [(), ("images_background",), ("images_evaluation",), "both"])
-@pytest.mark.parametrize("inner", ["", "bare"])
-def test_omniglot(omniglot: Path, zipped: tuple[str, ...] | str, inner: str) -> None:
-    for half in ("images_background", "images_evaluation") if zipped == "both" else zipped:
+HALVES = ("images_background", "images_evaluation")
+
+
+@pytest.mark.parametrize(("zipped", "inner"), [((), ""), (HALVES[:1], "bare"), (HALVES, "")])
+def test_omniglot(omniglot: Path, zipped: tuple[str, ...], inner: str) -> None:
+    for half in zipped:
         zip_half(omniglot, half, inner)
     for path in (omniglot, omniglot.parent):
         catalogue = read(path, OmniglotReader())
@@ -657,30 +561,13 @@ def test_omniglot(omniglot: Path, zipped: tuple[str, ...] | str, inner: str) -> 
 
 
 @pytest.mark.parametrize("inner", ["", "bare"])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_one_half_of_omniglot(omniglot: Path, inner: str, zipped: bool) -> None:
-    if zipped:
-        zip_half(omniglot, "images_evaluation", inner)
-    path = omniglot / ("images_evaluation.zip" if zipped else "images_evaluation")
-    catalogue = read(path, OmniglotReader())
-    assert contents(catalogue) == {("test", "Tengwar/character01", 40)}
-    assert catalogue.remarks == ("images_background is not there",)
-
-
-def test_unpacked_omniglot_is_read_once(omniglot: Path) -> None:
-    shutil.copytree(omniglot, omniglot.parent / "copy")
-    zip_half(omniglot.parent / "copy", "images_background")
-    shutil.copy(omniglot.parent / "copy" / "images_background.zip", omniglot)
-    assert len(read(omniglot, OmniglotReader())) == 4
-
-
-def test_stamp_covers_the_archives(omniglot: Path) -> None:
-    for half in ("images_background", "images_evaluation"):
-        zip_half(omniglot, half)
-    before = read(omniglot, OmniglotReader()).stamp
-    assert read(omniglot, OmniglotReader()).stamp == before
-    os.utime(omniglot / "images_evaluation.zip", ns=(1, 1))
-    assert read(omniglot, OmniglotReader()).stamp != before
+def test_one_half_of_omniglot(omniglot: Path, inner: str) -> None:
+    expected = {("test", "Tengwar/character01", 40)}
+    assert contents(read(omniglot / "images_evaluation", OmniglotReader())) == expected
+    zip_half(omniglot, "images_evaluation", inner)
+    catalogue = read(omniglot / "images_evaluation.zip", OmniglotReader())
+    assert contents(catalogue) == expected
+    assert "images_background" in catalogue.remarks[0]
 
 
 def _page(file: Path) -> None:
@@ -698,25 +585,13 @@ def _another(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
-    [(_page, "web page"), (_half_of_it, "truncated or damaged"), (_another, "expected <Alphabet>")],
+    [(_page, "web page"), (_half_of_it, "truncated"), (_another, "expected <Alphabet>")],
 )
 def test_spoilt_half(omniglot: Path, spoil: Callable[[Path], None], sentence: str) -> None:
     zip_half(omniglot, "images_evaluation")
     spoil(omniglot / "images_evaluation.zip")
     with pytest.raises(KedgeError, match=rf"images_evaluation\.zip: .*{sentence}"):
         read(omniglot, OmniglotReader())
-
-
-def test_archives_within_an_archive(omniglot: Path) -> None:
-    zip_half(omniglot, "images_background")
-    zip_half(omniglot, "images_evaluation")
-    with pytest.raises(KedgeError, match="unpack it first"):
-        read(packed(omniglot, ".zip"), OmniglotReader())
-
-
-def test_alphabets_alone_are_not_recognised(tmp_path: Path) -> None:
-    draw(tmp_path / "Greek" / "alpha" / "1.png", 10)
-    assert not OmniglotReader().recognises(open_tree(tmp_path))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real archives")
@@ -736,7 +611,7 @@ def test_the_real_omniglot() -> None:
         assert (decode(picture, ImageSpec(105, 1))[0] == expected).all()
 
 
-@pytest.mark.parametrize("odd", ["", " ", "?", "trian", "unlabelled"])
+@pytest.mark.parametrize("odd", [" ", "trian"])
 def test_odd_cell_does_not_end_the_split(tmp_path: Path, odd: str) -> None:
     """To put such an image anywhere might put a test image into training."""
     text = "path,class,split\n"
@@ -751,5 +626,5 @@ def test_odd_cell_does_not_end_the_split(tmp_path: Path, odd: str) -> None:
         (("train", "val", "test")[i % 3], f"k{i % 3}", 10 * i) for i in range(12) if i != 9
     }
     (remark,) = catalogue.remarks
-    assert "1 image is in no part of the list's split" in remark
+    assert remark.startswith("1 image skipped")
     assert "09.png" in remark
