@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from reproduction.claims import CLAIMS, MARGIN, RIVALS, Evidence, Finding, short
 from reproduction.pooling import Pooled, Verdict, Z
-from reproduction.studies import LONG, POOLS, SOURCES, Study
+from reproduction.studies import LONG, POOLS, SOURCES, Study, shape_ranges
 
 TEMPLATE = Path(__file__).parent / "results.md.template"
 MARK = "<!-- Written by 'python -m reproduction' from the records; do not edit. -->"
@@ -179,7 +180,18 @@ def claims_page(evidence: Evidence) -> str:
                     rows.append(("", "", table, str(effect.n_trainings), value, ""))
         head = ("data", "difference", "table", "trainings", "points", "verdict")
         blocks.append(grid(head, rows, "lllrrl"))
+    blocks += ["## Ranges over training shapes, by the shape of the test", _ranges_table(evidence)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _ranges_table(evidence: Evidence) -> str:
+    rows = []
+    for source, name in SOURCES.items():
+        for key, head in (("pn", "prototypes"), ("ecm", "ECM")):
+            ranges = shape_ranges(source, key, evidence.records)
+            shapes = sorted(ranges, key=lambda shape: [int(n) for n in re.findall(r"\d+", shape)])
+            rows.append((name, head, *(f"{ranges[shape].mean:.1f}" for shape in shapes)))
+    return grid(("data", "head", *shapes), rows, "ll" + "r" * len(shapes))
 
 
 def _linked(name: str, links: Sequence[str], source: str) -> str:

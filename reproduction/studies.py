@@ -233,14 +233,14 @@ def shape_effects(source: str, records: dict[str, RecordSet]) -> list[Effect]:
 
     On unseen classes; the mean over the shapes of the test episodes.
     """
-    by_head = [_shape_ranges(source, head, records) for head in ("pn", "ecm")]
+    by_head = [shape_ranges(source, head, records) for head in ("pn", "ecm")]
     gaps = [minus(pn, by_head[1][shape]) for shape, pn in by_head[0].items()]
     mean, ci = (sum(each) / len(gaps) for each in zip(*((g.mean, g.ci) for g in gaps), strict=True))
     return [Effect("ways and shots", mean, ci, 1, independent=True)]
 
 
-def _shape_ranges(source: str, head: str, records: dict[str, RecordSet]) -> dict[str, Score]:
-    """Test shape → largest minus smallest accuracy over the training shapes."""
+def shape_ranges(source: str, head: str, records: dict[str, RecordSet]) -> dict[str, Score]:
+    """ "1-shot 5-way" (of the test) → largest minus smallest accuracy over the training shapes."""
     by_shape: dict[str, list[Score]] = {}
     if source == "paper":
         for row, column, cell in paper.table(f"ways-shots-{head}").walk():
@@ -252,6 +252,7 @@ def _shape_ranges(source: str, head: str, records: dict[str, RecordSet]) -> dict
             for info in record.pools(last):
                 if info.pool == "unseen" and info.shape is not None:
                     score = record.score("NU", last, info.name)
-                    by_shape.setdefault(f"{info.shape.n_way}/{info.shape.n_shot}", []).append(score)
+                    key = f"{info.shape.n_shot}-shot {info.shape.n_way}-way"
+                    by_shape.setdefault(key, []).append(score)
     ordered = {s: sorted(scores, key=lambda one: one.mean) for s, scores in by_shape.items()}
     return {shape: minus(scores[-1], scores[0]) for shape, scores in ordered.items()}
