@@ -13,7 +13,7 @@ from kedge.config import (
     EpisodeShape,
     HeadConfig,
 )
-from kedge.data.pools import Pool, whole
+from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
 from kedge.evaluation import accuracy
@@ -28,11 +28,8 @@ from kedge.models.heads import (
     Head,
     build_head,
 )
-from kedge.models.model import (
-    Model,
-    ModelConfig,
-    new_model,
-)
+from kedge.models.model import Model, new_model
+from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 SIDE, SIZES = 16, (20, 12, 35, 12, 18, 27, 14)
@@ -52,7 +49,7 @@ def table() -> ImageTable:
 
 def model(table: ImageTable, seed: int = 0) -> Model:
     config = ModelConfig(BackboneConfig("conv4", 4), HeadConfig(), 1, SIDE)
-    return new_model(config, whole("all", table), seed)
+    return new_model(config, Pool.all("all", table), seed)
 
 
 @pytest.fixture(params=sorted(HEADS))
@@ -61,7 +58,7 @@ def head(request: pytest.FixtureRequest) -> Head:
     return build_head(HeadConfig(request.param), 8).eval()
 
 
-def trials(*pools: Pool) -> list[EvalSpec]:
+def specs(*pools: Pool) -> list[EvalSpec]:
     return [EvalSpec(pool.name, pool, SHAPE) for pool in pools]
 
 
@@ -86,31 +83,31 @@ def slow_accuracies(head: Head, z: Tensor, plan: EpisodeIndices) -> list[float]:
     return accuracies
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 5), (2, 1, 1), (7, 1, 9), (5, 5, 3), ((2, 5), (1, 4), 3)])
+@pytest.mark.parametrize("shape", [(3, 2, 5), (7, 1, 9), ((2, 5), (1, 4), 3)])
 def test_batched_accuracies_equal_a_loop_over_single_queries(
     head: Head, table: ImageTable, shape: tuple[Count, Count, int]
 ) -> None:
-    plan = sample_episodes(whole("all", table), EpisodeShape(*shape), 15, generator("test", 0))
+    plan = sample_episodes(Pool.all("all", table), EpisodeShape(*shape), 15, generator("test", 0))
     fast = episode_accuracies(head, features(table), plan)
     assert fast.tolist() == pytest.approx(slow_accuracies(head, features(table), plan), abs=1e-9)
     assert fast.dtype == torch.float64
     assert fast.unique().numel() > 1, "all episodes alike would prove nothing"
 
 
-@pytest.mark.parametrize("chunk", [1, 500, 10**9])
+@pytest.mark.parametrize("chunk", [1, 500])
 def test_the_size_of_a_chunk_changes_nothing(
     head: Head, table: ImageTable, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = sample_episodes(whole("all", table), SHAPE, 23, generator("test", 0))
+    plan = sample_episodes(Pool.all("all", table), SHAPE, 23, generator("test", 0))
     expected = episode_accuracies(head, features(table), plan)
-    monkeypatch.setattr(accuracy, "CHUNK", chunk)
+    monkeypatch.setattr(accuracy, "CHUNK_NUMEL", chunk)
     assert torch.equal(episode_accuracies(head, features(table), plan), expected)
 
 
 def test_accuracy_is_100_for_clear_classes_and_chance_for_none(
     head: Head, table: ImageTable
 ) -> None:
-    plan = sample_episodes(whole("all", table), SHAPE, 300, generator("test", 0))
+    plan = sample_episodes(Pool.all("all", table), SHAPE, 300, generator("test", 0))
     clear = 20 * torch.eye(8)[table.labels]
     assert episode_accuracies(head, clear, plan).tolist() == [100.0] * 300
     noise = torch.randn(len(table), 8, generator=torch.Generator().manual_seed(2))
@@ -125,8 +122,8 @@ def test_a_model_is_scored_on_the_images_of_each_pool(table: ImageTable) -> None
     """Features come from each image alone; pools are parts of the table in any order."""
     network = model(table)
     rows = tuple(table.rows_of(c)[3:] for c in ("c5", "c0", "c2", "c4"))
-    pools = [whole("all", table), Pool("part", table, ("c5", "c0", "c2", "c4"), rows)]
-    got = evaluate(network, trials(*pools), 30, seed=4)
+    pools = [Pool.all("all", table), Pool("part", table, ("c5", "c0", "c2", "c4"), rows)]
+    got = evaluate(network, specs(*pools), 30, seed=4)
     assert list(got) == ["all", "part"]
     for pool in pools:
         z = torch.cat([network.embed(table.images[row][None]) for row in pool.rows])
@@ -145,31 +142,24 @@ def test_every_model_is_tested_on_the_same_episodes(
         return torch.zeros(len(plan), dtype=torch.float64)
 
     monkeypatch.setattr(accuracy, "episode_accuracies", remember)
-    pool = whole("unseen", table)
+    pool = Pool.all("unseen", table)
     for seed in range(2):
         torch.manual_seed(seed)
-        evaluate(model(table, seed), trials(pool), 50, seed=3)
-    evaluate(model(table), trials(pool), 50, seed=4)
+        evaluate(model(table, seed), specs(pool), 50, seed=3)
+    evaluate(model(table), specs(pool), 50, seed=4)
     assert torch.equal(plans[0].positions, plans[1].positions)
     assert not torch.equal(plans[0].positions, plans[2].positions), "the seed changes them"
-
-
-def test_other_pools_beside_it_do_not_change_a_score(table: ImageTable) -> None:
-    network = model(table)
-    alone = evaluate(network, trials(whole("b", table, ["c2", "c3", "c4"])), 40, 0)["b"]
-    pools = [whole("a", table, ["c0", "c1", "c2"]), whole("b", table, ["c2", "c3", "c4"])]
-    assert torch.equal(evaluate(network, trials(*pools), 40, 0)["b"], alone)
 
 
 def test_evaluation_leaves_the_model_as_it_was(table: ImageTable) -> None:
     network = model(table)
     network.embedding.train()
     before = network.fingerprint
-    first = evaluate(network, trials(whole("all", table)), 20, 0)["all"]
+    first = evaluate(network, specs(Pool.all("all", table)), 20, 0)["all"]
     assert network.fingerprint == before, "BatchNorm statistics included"
     assert network.embedding.training
     network.embedding.eval()
-    assert torch.equal(evaluate(network, trials(whole("all", table)), 20, 0)["all"], first)
+    assert torch.equal(evaluate(network, specs(Pool.all("all", table)), 20, 0)["all"], first)
 
 
 # ── intervals ────────────────────────────────────────────────────────────────────────────────
@@ -187,16 +177,7 @@ def test_a_score_is_mean_and_standard_error_as_numpy_has_them(n: int) -> None:
     assert score.mean == pytest.approx(np.mean(values.numpy()))
     assert score.ci == pytest.approx(1.96 * np.std(values.numpy(), ddof=1) / n**0.5)
     assert str(score) == f"{score.mean:.2f} ± {score.ci:.2f}"
-
-
-def test_one_episode_has_no_finite_interval() -> None:
     assert Score.of(accuracies(1)).ci == math.inf
-
-
-def test_the_interval_covers_the_truth_19_times_in_20() -> None:
-    scores = [Score.of(accuracies(300, seed)) for seed in range(2000)]
-    covered = np.mean([abs(score.mean - 60) < score.ci for score in scores])
-    assert 0.935 < covered < 0.965
 
 
 def test_a_paired_difference_of_correlated_accuracies_is_narrower() -> None:
@@ -209,20 +190,12 @@ def test_a_paired_difference_of_correlated_accuracies_is_narrower() -> None:
     assert paired_difference(b, a).mean == pytest.approx(-difference.mean)
 
 
-def test_a_paired_difference_of_unrelated_accuracies_is_as_wide_as_it_should_be() -> None:
-    a, b = accuracies(3000, 1), accuracies(3000, 2)
-    assert paired_difference(a, b).ci == pytest.approx(
-        math.hypot(Score.of(a).ci, Score.of(b).ci), rel=0.05
-    )
-
-
-def test_few_answers_leave_much_open() -> None:
-    """None of nine is no certainty; of many, the interval is the usual one."""
-    none, all_right = (Score.of_right(torch.full((9,), right)) for right in (False, True))
+def test_wilson_interval() -> None:
+    none, all_right = (Score.of_correct(torch.full((9,), right)) for right in (False, True))
     assert (none.mean, all_right.mean) == (0, 100)
     assert none.ci == pytest.approx(29.9, abs=0.1)  # 1.96² / (9 + 1.96²), after Wilson (1927)
     assert all_right.ci == pytest.approx(none.ci)
     many = torch.arange(10_000) % 3 == 0
     usual = Score.of(100 * many.double())
-    assert Score.of_right(many).mean == pytest.approx(usual.mean)
-    assert Score.of_right(many).ci == pytest.approx(usual.ci, rel=0.02)
+    assert Score.of_correct(many).mean == pytest.approx(usual.mean)
+    assert Score.of_correct(many).ci == pytest.approx(usual.ci, rel=0.02)

@@ -1,4 +1,4 @@
-"""What every alignment must do, with every head. A new one is tested by being listed."""
+"""The contract of an alignment, with every head. A new one is tested by being listed."""
 
 import copy
 import dataclasses
@@ -15,7 +15,7 @@ from kedge.config import (
     EpisodeShape,
     HeadConfig,
 )
-from kedge.data.pools import Pool, whole
+from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import sample_episodes
 from kedge.methods.base import (
@@ -26,11 +26,8 @@ from kedge.methods.base import (
 )
 from kedge.methods.registry import ALIGNMENTS, parse_method
 from kedge.models.heads import HEADS
-from kedge.models.model import (
-    Model,
-    ModelConfig,
-    new_model,
-)
+from kedge.models.model import Model, new_model
+from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 N, D = 12, 6  # images of the episode, features
@@ -61,7 +58,9 @@ def some_pool(name: str = "old", n_classes: int = 6, n_images: int = 12, seed: i
     )
     images = (128 + 40 * pixels).clamp(0, 255).to(torch.uint8).flatten(0, 1)
     labels = [k for k in range(n_classes) for _ in range(n_images)]
-    return whole(name, ImageTable.build(images, labels, [f"{name} {k}" for k in range(n_classes)]))
+    return Pool.all(
+        name, ImageTable.build(images, labels, [f"{name} {k}" for k in range(n_classes)])
+    )
 
 
 def some_model(head: str, pool: Pool) -> Model:
@@ -98,7 +97,9 @@ def past(name: str, head: str) -> Past:
     return past_of(name, head)
 
 
-def sight(past: Past, n_anchors: int = 5, seed: int = 0, move: float = 0.5) -> AlignmentInputs:
+def some_inputs(
+    past: Past, n_anchors: int = 5, seed: int = 0, move: float = 0.5
+) -> AlignmentInputs:
     """A step in which all that is trained has moved, with as much beside it as it asks for."""
     alignment, model = past.alignment, past.model
     old = normal(N, D, seed=seed)
@@ -106,7 +107,7 @@ def sight(past: Past, n_anchors: int = 5, seed: int = 0, move: float = 0.5) -> A
     shown = alignment.anchors_per_step(5, n_anchors)
     weights = {key: value.detach() for key, value in model.weights().items()}
     task = None
-    if (rehearsed := alignment.rehearse(past.memory, SHAPE)) is not None:
+    if (rehearsed := alignment.rehearsal_pool(past.memory, SHAPE)) is not None:
         _, shape = rehearsed
         task = normal(shape.ways[1], shape.shots[1] + shape.n_query, D, seed=seed + 3)
     return at_rest(
@@ -125,13 +126,13 @@ def sight(past: Past, n_anchors: int = 5, seed: int = 0, move: float = 0.5) -> A
     )
 
 
-def at_rest(seen: AlignmentInputs, move: float = 0.0, seed: int = 0) -> AlignmentInputs:
+def at_rest(inputs: AlignmentInputs, move: float = 0.0, seed: int = 0) -> AlignmentInputs:
     """The same step, with all that is trained where the teacher has it, but for a move."""
-    old = dict(seen.old_weights, new=seen.old)
-    if seen.rehearsal is not None:
-        old["rehearsal"] = seen.rehearsal.old
+    old = dict(inputs.old_weights, new=inputs.old)
+    if inputs.rehearsal is not None:
+        old["rehearsal"] = inputs.rehearsal.old
     return put(
-        seen,
+        inputs,
         {
             key: (value + move * normal(*value.shape, seed=seed + 10 + i)).requires_grad_()
             for i, (key, value) in enumerate(old.items())
@@ -139,21 +140,21 @@ def at_rest(seen: AlignmentInputs, move: float = 0.0, seed: int = 0) -> Alignmen
     )
 
 
-def trained(seen: AlignmentInputs) -> dict[str, Tensor]:
+def trained(inputs: AlignmentInputs) -> dict[str, Tensor]:
     """All that a gradient may reach."""
-    task = {} if seen.rehearsal is None else {"rehearsal": seen.rehearsal.new}
-    return {**seen.new_weights, "new": seen.new, **task}
+    task = {} if inputs.rehearsal is None else {"rehearsal": inputs.rehearsal.new}
+    return {**inputs.new_weights, "new": inputs.new, **task}
 
 
-def put(seen: AlignmentInputs, values: dict[str, Tensor]) -> AlignmentInputs:
+def put(inputs: AlignmentInputs, values: dict[str, Tensor]) -> AlignmentInputs:
     """The same step with other values for all that is trained."""
-    task = seen.rehearsal and replace(seen.rehearsal, new=values["rehearsal"])
-    weights = {key: values[key] for key in seen.new_weights}
-    return replace(seen, new=values["new"], new_weights=weights, rehearsal=task)
+    task = inputs.rehearsal and replace(inputs.rehearsal, new=values["rehearsal"])
+    weights = {key: values[key] for key in inputs.new_weights}
+    return replace(inputs, new=values["new"], new_weights=weights, rehearsal=task)
 
 
-def slopes(penalty: Tensor, seen: AlignmentInputs) -> dict[str, Tensor]:
-    leaves = trained(seen)
+def slopes(penalty: Tensor, inputs: AlignmentInputs) -> dict[str, Tensor]:
+    leaves = trained(inputs)
     found = torch.autograd.grad(
         penalty, list(leaves.values()), allow_unused=True, materialize_grads=True
     )
@@ -164,40 +165,32 @@ def slopes(penalty: Tensor, seen: AlignmentInputs) -> dict[str, Tensor]:
 
 
 def test_penalty_is_zero_and_flat_while_nothing_has_changed(past: Past) -> None:
-    seen = at_rest(sight(past))
-    penalty = past.alignment.penalty(seen)
+    inputs = at_rest(some_inputs(past))
+    penalty = past.alignment.penalty(inputs)
     assert penalty.item() == pytest.approx(0, abs=1e-6)
-    for key, slope in slopes(penalty, seen).items():
+    for key, slope in slopes(penalty, inputs).items():
         torch.testing.assert_close(
             slope, torch.zeros_like(slope), rtol=0, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}"
         )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_penalty_is_a_scalar_above_zero_once_something_has_moved(past: Past, seed: int) -> None:
-    penalty = past.alignment.penalty(sight(past, seed=100 * seed))
+    penalty = past.alignment.penalty(some_inputs(past, seed=100 * seed))
     assert penalty.shape == ()
     assert penalty.isfinite()
     assert penalty.item() > 1e-3
 
 
-def test_penalty_is_never_negative(past: Past) -> None:
-    """However small the move; rounding may cost a few ulps."""
-    for seed, move in enumerate([1e-4, 1e-2, 1, 100]):
-        penalty = past.alignment.penalty(sight(past, seed=seed, move=move))
-        assert penalty.isfinite()
-        assert penalty.item() >= -1e-6
-
-
 def test_gradient_reaches_only_what_is_trained(past: Past) -> None:
-    seen = sight(past)
-    task = {} if seen.rehearsal is None else {"old task": seen.rehearsal.old}
-    anchors = {} if seen.anchors is None else {"anchors": seen.anchors}
-    kept = {"old": seen.old, **anchors, **task, **seen.memory, **seen.old_weights}
+    inputs = some_inputs(past)
+    task = {} if inputs.rehearsal is None else {"old task": inputs.rehearsal.old}
+    anchors = {} if inputs.anchors is None else {"anchors": inputs.anchors}
+    kept = {"old": inputs.old, **anchors, **task, **inputs.memory, **inputs.old_weights}
     kept |= {f"{key} of the head": value for key, value in past.model.head.state_dict().items()}
     before = {key: value.clone() for key, value in kept.items()}
-    past.alignment.penalty(seen).backward()
-    reached = [value.grad for value in trained(seen).values() if value.grad is not None]
+    past.alignment.penalty(inputs).backward()
+    reached = [value.grad for value in trained(inputs).values() if value.grad is not None]
     assert all(grad.isfinite().all() for grad in reached)
     assert any(grad.any() for grad in reached)
     for key, value in before.items():
@@ -209,43 +202,37 @@ def test_gradient_reaches_only_what_is_trained(past: Past) -> None:
 @pytest.mark.parametrize("name", HOLD_IMAGES)
 def test_every_image_is_held(name: str, head: str) -> None:
     past = past_of(name, head)
-    seen = sight(past)
-    found = slopes(past.alignment.penalty(seen), seen)
+    inputs = some_inputs(past)
+    found = slopes(past.alignment.penalty(inputs), inputs)
     for key in {"new", "rehearsal"} & set(found):
         assert (found[key].abs().sum(-1) > 0).all(), f"some image of {key} is not held"
 
 
 def test_penalty_falls_against_its_gradient(past: Past) -> None:
-    seen = sight(past)
-    penalty = past.alignment.penalty(seen)
-    found = slopes(penalty, seen)
+    inputs = some_inputs(past)
+    penalty = past.alignment.penalty(inputs)
+    found = slopes(penalty, inputs)
     length = math.sqrt(sum(slope.square().sum().item() for slope in found.values()))
-    nearer = {k: v.detach() - 1e-2 * found[k] / length for k, v in trained(seen).items()}
-    assert past.alignment.penalty(put(seen, nearer)) < penalty
+    nearer = {k: v.detach() - 1e-2 * found[k] / length for k, v in trained(inputs).items()}
+    assert past.alignment.penalty(put(inputs, nearer)) < penalty
 
 
 def test_penalty_is_the_mean_over_the_images(past: Past) -> None:
     """All that does not depend on the new images is the same for each of them."""
-    seen = sight(past)
+    inputs = some_inputs(past)
     each = [
-        past.alignment.penalty(replace(seen, new=new[None], old=old[None])).item()
-        for new, old in zip(seen.new.detach(), seen.old, strict=True)
+        past.alignment.penalty(replace(inputs, new=new[None], old=old[None])).item()
+        for new, old in zip(inputs.new.detach(), inputs.old, strict=True)
     ]
-    assert past.alignment.penalty(seen).item() == pytest.approx(sum(each) / N, rel=1e-5)
+    assert past.alignment.penalty(inputs).item() == pytest.approx(sum(each) / N, rel=1e-5)
 
 
-def test_anchors_per_step_stays_within_what_there_is(name: str) -> None:
-    for n_way in (2, 5, 20):
-        for n_anchors in (0, 1, 2, 4, 5, 64):
-            assert 0 <= ALIGNMENTS[name]().anchors_per_step(n_way, n_anchors) <= n_anchors
-
-
-@pytest.mark.parametrize("n_anchors", [1, 2, 3, 50])
+@pytest.mark.parametrize("n_anchors", [1, 50])
 def test_any_number_of_anchors_will_do(past: Past, n_anchors: int) -> None:
-    seen = sight(past, n_anchors)
-    penalty = past.alignment.penalty(seen)
+    inputs = some_inputs(past, n_anchors)
+    penalty = past.alignment.penalty(inputs)
     assert penalty.isfinite()
-    assert all(slope.isfinite().all() for slope in slopes(penalty, seen).values())
+    assert all(slope.isfinite().all() for slope in slopes(penalty, inputs).values())
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────
@@ -268,6 +255,7 @@ def test_remembering_leaves_the_model_as_it_was(past: Past) -> None:
 
 
 def test_memory_follows_from_the_seed_and_is_ready_for_a_file(past: Past) -> None:
+    past.alignment.check_memory(past.memory, past.model)
     again = past.alignment.remember(past.model, past.pool, {}, 0)
     assert again.keys() == past.memory.keys()
     for key, value in past.memory.items():
@@ -278,28 +266,24 @@ def test_memory_follows_from_the_seed_and_is_ready_for_a_file(past: Past) -> Non
         assert value.isfinite().all()
 
 
-def test_what_was_kept_is_known_again(past: Past) -> None:
-    past.alignment.check_memory(past.memory, past.model)
-
-
 def test_memories_of_several_rounds_are_as_good_as_one(past: Past) -> None:
     before = {key: value.clone() for key, value in past.memory.items()}
     pool = some_pool("new", n_classes=3, n_images=9, seed=5)
     both = past.alignment.remember(past.model.with_anchors_of(pool), pool, past.memory, 1)
     for key, value in before.items():
         assert torch.equal(past.memory[key], value), f"{key} was changed"
-    penalty = past.alignment.penalty(sight(replace(past, memory=both)))
+    penalty = past.alignment.penalty(some_inputs(replace(past, memory=both)))
     assert penalty.isfinite()
     assert penalty.item() > 1e-3
 
 
-@pytest.mark.parametrize("ways", [2, 5, (2, 4), 20])
-@pytest.mark.parametrize("shots", [1, 5, (1, 5)])
+@pytest.mark.parametrize("ways", [2, (2, 4), 20])
+@pytest.mark.parametrize("shots", [1, (1, 5)])
 def test_old_tasks_can_be_drawn_for_any_ways_and_shots(
     name: str, ways: int | tuple[int, int], shots: int | tuple[int, int]
 ) -> None:
     past = past_of(name, "prototype")
-    rehearsed = past.alignment.rehearse(past.memory, EpisodeShape(ways, shots, 15))
+    rehearsed = past.alignment.rehearsal_pool(past.memory, EpisodeShape(ways, shots, 15))
     if rehearsed is not None:
         plan = sample_episodes(*rehearsed, 20, generator("test", 0))
         assert max(plan.n_shot) <= plan.positions.shape[2] - 1

@@ -1,4 +1,4 @@
-"""How far two verdicts are apart, against the definitions."""
+"""Divergences against their definitions."""
 
 import math
 from collections.abc import Callable
@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from kedge.errors import KedgeError
-from kedge.methods.divergence import (
-    DIVERGENCES,
-    check_divergence,
-    divergence,
-    temperature_ratio,
-)
+from kedge.methods.divergence import DIVERGENCES, check_divergence, divergence, temperature_ratio
 from kedge.models.heads import PrototypeHead
 
 N, K = 5, 4  # images, classes
@@ -25,11 +20,6 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 
 OLD, NEW = 2 * normal(N, K, seed=0), 2 * normal(N, K, seed=1)
-
-
-@pytest.fixture(params=sorted(DIVERGENCES))
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 def softmax(logits: list[float]) -> list[float]:
@@ -58,85 +48,51 @@ DEFINITIONS: dict[str, Callable[[list[float], list[float]], float]] = {
 }
 
 
-def test_every_divergence_has_its_definition_here() -> None:
-    assert DEFINITIONS.keys() == DIVERGENCES.keys()
-
-
-@pytest.mark.parametrize("factor", [1.0, 0.25, 3.0])
-def test_it_is_the_mean_of_its_definition(name: str, factor: float) -> None:
-    """And what is sharper is sharper on both sides."""
+@pytest.mark.parametrize("name", DIVERGENCES)
+@pytest.mark.parametrize("ratio", [1.0, 0.25])
+def test_mean_of_the_definition(name: str, ratio: float) -> None:
     each = [
-        DEFINITIONS[name](softmax((factor * old).tolist()), softmax((factor * new).tolist()))
+        DEFINITIONS[name](softmax((ratio * old).tolist()), softmax((ratio * new).tolist()))
         for old, new in zip(OLD, NEW, strict=True)
     ]
-    found = divergence(name, OLD, NEW, factor)
-    assert found.shape == ()
-    assert found.item() == pytest.approx(sum(each) / N, rel=1e-10)
+    value = divergence(name, OLD, NEW, ratio)
+    assert value.shape == ()
+    assert value.item() == pytest.approx(sum(each) / N, rel=1e-10)
 
 
-def test_it_is_zero_for_equal_verdicts_and_for_no_others(name: str) -> None:
-    assert divergence(name, OLD, OLD).item() == pytest.approx(0, abs=1e-12)
-    shifted = OLD + normal(N, 1, seed=2)  # which softmax does not see
-    assert divergence(name, OLD, shifted).item() == pytest.approx(0, abs=1e-12)
-    for i in range(N):
-        for k in range(K):
-            moved = OLD.clone()
-            moved[i, k] += 0.1
-            assert divergence(name, OLD, moved).item() > 1e-9
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_zero_and_flat_for_equal_distributions(name: str) -> None:
+    new = (OLD + normal(N, 1, seed=2)).requires_grad_()  # a shift that softmax ignores
+    value = divergence(name, OLD, new)
+    (gradient,) = torch.autograd.grad(value, new)
+    assert value.item() == pytest.approx(0, abs=1e-12)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-12)
 
 
-def test_it_is_flat_where_verdicts_are_equal(name: str) -> None:
-    new = OLD.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(divergence(name, OLD, new), new)
-    torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-12)
-
-
-def test_the_two_directions_of_kl_are_each_others_mirror() -> None:
-    assert divergence("reverse", OLD, NEW) == divergence("kl", NEW, OLD)
-    assert abs(divergence("reverse", OLD, NEW) - divergence("kl", OLD, NEW)) > 0.01
-
-
-@pytest.mark.parametrize("symmetric", ["js", "squared"])
-def test_the_others_have_no_direction(symmetric: str) -> None:
-    there, back = divergence(symmetric, OLD, NEW), divergence(symmetric, NEW, OLD)
-    assert there.item() == pytest.approx(back.item(), rel=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_jensen_shannon_is_at_most_log_2(dtype: torch.dtype) -> None:
-    """Which it reaches for verdicts that have nothing in common."""
-    for factor in (1, 10, 1000):
-        found = divergence("js", factor * OLD.to(dtype), factor * NEW.to(dtype))
-        assert 0 <= found.item() <= math.log(2) + 1e-6
-    apart = 1000 * torch.eye(2, dtype=dtype)
-    assert divergence("js", apart, apart.flip(0)).item() == pytest.approx(math.log(2))
-
-
-def test_certain_verdicts_leave_value_and_gradient_finite(name: str) -> None:
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_finite_for_certain_predictions(name: str) -> None:
     """In float32 most of these probabilities are exactly 0."""
     old, new = 1000 * torch.eye(3), (1000 * torch.eye(3).roll(1, 0)).requires_grad_()
-    found = divergence(name, old, new)
-    (slope,) = torch.autograd.grad(found, new)
-    assert found.isfinite()
-    assert slope.isfinite().all()
+    value = divergence(name, old, new)
+    (gradient,) = torch.autograd.grad(value, new)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    if name == "js":
+        assert value.item() == pytest.approx(math.log(2))  # its maximum
 
 
-def test_a_temperature_takes_the_place_of_the_heads_own() -> None:
+def test_temperature_ratio() -> None:
     head = PrototypeHead(3, 2.0)
     assert temperature_ratio(head, None) == 1
-    assert temperature_ratio(head, 2.0) == 1
     z, c = normal(N, 3, seed=3), normal(K, 3, seed=4)
-    cold = PrototypeHead(3, 0.5).logits(z, c)
-    torch.testing.assert_close(temperature_ratio(head, 0.5) * head.logits(z, c), cold)
+    expected = PrototypeHead(3, 0.5).logits(z, c)
+    torch.testing.assert_close(temperature_ratio(head, 0.5) * head.logits(z, c), expected)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("bad", [0, -1.0, math.inf, math.nan, "warm"])
-def test_a_temperature_that_makes_no_sense_is_refused(bad: object) -> None:
-    with pytest.raises(KedgeError, match=r"^IDA: temperature must be a number above 0\.$"):
-        check_divergence("IDA", "kl", bad)  # type: ignore[arg-type]
-
-
-def test_an_unknown_divergence_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(KedgeError, match=r"^EIML: .* one of kl, reverse, js, squared\.$"):
+def test_bad_options_are_named() -> None:
+    for bad in (0, -1.0, math.inf, math.nan, "warm"):
+        with pytest.raises(KedgeError, match="IDA: temperature"):
+            check_divergence("IDA", "kl", bad)  # type: ignore[arg-type]
+    with pytest.raises(KedgeError, match="EIML: divergence"):
         check_divergence("EIML", "hellinger", None)

@@ -13,23 +13,19 @@ from kedge.config import (
     EpisodeShape,
     HeadConfig,
 )
-from kedge.data.pools import Pool, whole
+from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import sample_episodes
 from kedge.errors import KedgeError
-from kedge.methods import ExemplarIncrementalMetaLearning
 from kedge.methods.base import (
     AlignmentInputs,
     Memory,
     Rehearsal,
 )
-from kedge.methods.registry import parse_method
+from kedge.methods.eiml import ExemplarIncrementalMetaLearning
 from kedge.models.heads import PrototypeHead
-from kedge.models.model import (
-    Model,
-    ModelConfig,
-    new_model,
-)
+from kedge.models.model import Model, new_model
+from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 T = 2.0
@@ -45,7 +41,7 @@ def normal(*shape: int, seed: int) -> Tensor:
 # ── the penalty ──────────────────────────────────────────────────────────────────────────────
 
 
-def sight(k: int = 3, s: int = 2, q: int = 2) -> AlignmentInputs:
+def some_inputs(k: int = 3, s: int = 2, q: int = 2) -> AlignmentInputs:
     new, old = normal(N, D, seed=0), normal(N, D, seed=1)
     task = Rehearsal(normal(k, s + q, D, seed=2), normal(k, s + q, D, seed=3), s)
     return AlignmentInputs(new, old, PrototypeHead(D, T), rehearsal=task)
@@ -55,7 +51,7 @@ def mean(points: list[list[float]]) -> list[float]:
     return [sum(values) / len(points) for values in zip(*points, strict=True)]
 
 
-def verdict(z: list[float], centres: list[list[float]], temperature: float) -> list[float]:
+def softmax(z: list[float], centres: list[list[float]], temperature: float) -> list[float]:
     scores = [-sum((x - y) ** 2 for x, y in zip(z, c, strict=True)) / temperature for c in centres]
     odds = [math.exp(s - max(scores)) for s in scores]
     return [o / sum(odds) for o in odds]
@@ -65,11 +61,11 @@ def kl(p: list[float], q: list[float]) -> float:
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
 
 
-def slow(seen: AlignmentInputs, temperature: float = T) -> tuple[float, float]:
+def slow(inputs: AlignmentInputs, temperature: float = T) -> tuple[float, float]:
     """Both terms: on the queries of the old task, and on the new images."""
-    assert seen.rehearsal is not None
-    s = seen.rehearsal.n_shot
-    old_task, new_task = seen.rehearsal.old.tolist(), seen.rehearsal.new.tolist()
+    assert inputs.rehearsal is not None
+    s = inputs.rehearsal.n_shot
+    old_task, new_task = inputs.rehearsal.old.tolist(), inputs.rehearsal.new.tolist()
     c_old = [mean(images[:s]) for images in old_task]
     c_new = [mean(images[:s]) for images in new_task]
     queries = [
@@ -78,86 +74,66 @@ def slow(seen: AlignmentInputs, temperature: float = T) -> tuple[float, float]:
         for old, new in zip(of_old[s:], of_new[s:], strict=True)
     ]
     on_queries = [
-        kl(verdict(old, c_old, temperature), verdict(new, c_new, temperature))
+        kl(softmax(old, c_old, temperature), softmax(new, c_new, temperature))
         for old, new in queries
     ]
     on_new = [
-        kl(verdict(old, c_old, temperature), verdict(new, c_old, temperature))
-        for old, new in zip(seen.old.tolist(), seen.new.tolist(), strict=True)
+        kl(softmax(old, c_old, temperature), softmax(new, c_old, temperature))
+        for old, new in zip(inputs.old.tolist(), inputs.new.tolist(), strict=True)
     ]
     return sum(on_queries) / len(on_queries), sum(on_new) / len(on_new)
 
 
-@pytest.mark.parametrize(("k", "s", "q"), [(3, 2, 2), (2, 1, 1), (5, 1, 3), (4, 5, 1)])
+@pytest.mark.parametrize(("k", "s", "q"), [(3, 2, 2), (5, 1, 3)])
 def test_penalty_is_that_of_the_old_task_and_that_of_the_new_images(k: int, s: int, q: int) -> None:
-    seen = sight(k, s, q)
-    assert EIML.penalty(seen).item() == pytest.approx(sum(slow(seen)), rel=1e-9)
+    inputs = some_inputs(k, s, q)
+    assert EIML.penalty(inputs).item() == pytest.approx(sum(slow(inputs)), rel=1e-9)
 
 
 def test_each_term_is_0_when_only_the_other_side_has_moved() -> None:
-    seen = sight()
-    assert seen.rehearsal is not None
-    on_task, on_new = slow(seen)
+    inputs = some_inputs()
+    assert inputs.rehearsal is not None
+    on_task, on_new = slow(inputs)
     assert min(on_task, on_new) > 0.1
-    still_task = replace(seen, rehearsal=replace(seen.rehearsal, new=seen.rehearsal.old))
-    still_new = replace(seen, new=seen.old)
+    still_task = replace(inputs, rehearsal=replace(inputs.rehearsal, new=inputs.rehearsal.old))
+    still_new = replace(inputs, new=inputs.old)
     assert EIML.penalty(still_task).item() == pytest.approx(on_new, rel=1e-9)
     assert EIML.penalty(still_new).item() == pytest.approx(on_task, rel=1e-9)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 5.0])
+@pytest.mark.parametrize("temperature", [0.5])
 def test_the_temperature_is_that_of_every_softmax(temperature: float) -> None:
-    value = ExemplarIncrementalMetaLearning(temperature=temperature).penalty(sight()).item()
-    assert value == pytest.approx(sum(slow(sight(), temperature)), rel=1e-9)
-
-
-def test_the_divergence_is_that_of_both_terms() -> None:
-    def swapped(seen: AlignmentInputs) -> AlignmentInputs:
-        assert seen.rehearsal is not None
-        task = Rehearsal(seen.rehearsal.old, seen.rehearsal.new, seen.rehearsal.n_shot)
-        return replace(seen, new=seen.old, old=seen.new, rehearsal=task)
-
-    reverse = ExemplarIncrementalMetaLearning(divergence="reverse")
-    task_only = replace(sight(), new=sight().old)
-    there, back = reverse.penalty(task_only), EIML.penalty(swapped(task_only))
-    assert there.item() == pytest.approx(back.item(), rel=1e-9)
-    assert there.item() != pytest.approx(EIML.penalty(task_only).item(), rel=1e-2)
-    js = ExemplarIncrementalMetaLearning(divergence="js").penalty(sight())
-    assert 0 < js.item() <= 2 * math.log(2)
+    value = ExemplarIncrementalMetaLearning(temperature=temperature).penalty(some_inputs()).item()
+    assert value == pytest.approx(sum(slow(some_inputs(), temperature)), rel=1e-9)
 
 
 def test_the_students_examples_are_held_through_its_representatives() -> None:
-    seen = sight()
-    assert seen.rehearsal is not None
-    new = seen.rehearsal.new.clone().requires_grad_()
-    value = EIML.penalty(replace(seen, rehearsal=replace(seen.rehearsal, new=new)))
+    inputs = some_inputs()
+    assert inputs.rehearsal is not None
+    new = inputs.rehearsal.new.clone().requires_grad_()
+    value = EIML.penalty(replace(inputs, rehearsal=replace(inputs.rehearsal, new=new)))
     (slope,) = torch.autograd.grad(value, new)
     assert (slope.abs().sum(-1) > 0).all()
     for place in [(0, 0, 0), (1, 1, 3), (2, 3, 5)]:  # support, support, query
         step = torch.zeros_like(new)
         step[place] = 1e-5
         ends = [
-            sum(slow(replace(seen, rehearsal=replace(seen.rehearsal, new=new.detach() + sign))))
+            sum(slow(replace(inputs, rehearsal=replace(inputs.rehearsal, new=new.detach() + sign))))
             for sign in (step, -step)
         ]
         assert slope[place].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
 
 
 def test_no_gradient_reaches_the_teacher_even_if_it_could() -> None:
-    seen = sight()
-    assert seen.rehearsal is not None
-    old, task = seen.old.clone().requires_grad_(), seen.rehearsal.old.clone().requires_grad_()
-    new = seen.new.clone().requires_grad_()
-    aware = replace(seen, new=new, old=old, rehearsal=replace(seen.rehearsal, old=task))
+    inputs = some_inputs()
+    assert inputs.rehearsal is not None
+    old, task = inputs.old.clone().requires_grad_(), inputs.rehearsal.old.clone().requires_grad_()
+    new = inputs.new.clone().requires_grad_()
+    aware = replace(inputs, new=new, old=old, rehearsal=replace(inputs.rehearsal, old=task))
     EIML.penalty(aware).backward()
     assert new.grad is not None
     assert old.grad is None
     assert task.grad is None
-
-
-def test_without_an_old_task_there_is_a_sentence() -> None:
-    with pytest.raises(KedgeError, match="EIML needs old tasks"):
-        EIML.penalty(replace(sight(), rehearsal=None))
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────
@@ -170,7 +146,7 @@ def some_pool(name: str, counts: list[int], seed: int) -> Pool:
     labels = [k for k, n in enumerate(sizes) for _ in range(n)]
     classes = ["other", *(f"{name} {k}" for k in range(len(counts)))]
     table = ImageTable.build(torch.from_numpy(pixels).to(torch.uint8), labels, classes)
-    return whole(name, table, classes[1:])
+    return Pool.all(name, table, classes[1:])
 
 
 def some_model(pool: Pool) -> Model:
@@ -188,17 +164,15 @@ def names_in(memory: Memory) -> list[str | None]:
     return json.loads(memory["names"].numpy().tobytes())
 
 
-def places(images: Tensor, pool: Pool, k: int) -> list[int]:
+def indices_of(images: Tensor, pool: Pool, k: int) -> list[int]:
     """Which images of a class these are."""
     own = pool.table.images[pool.class_rows[k]].flatten(1)
     return [int((own == image.flatten()).all(1).nonzero().item()) for image in images]
 
 
 @pytest.mark.parametrize("choice", ["random", "nearest"])
-@pytest.mark.parametrize("exemplars", [2, 15, 10_000])
-def test_so_many_images_of_each_class_are_kept_and_all_where_there_are_fewer(
-    choice: str, exemplars: int
-) -> None:
+@pytest.mark.parametrize("exemplars", [2, 15])
+def test_number_of_exemplars_of_each_class(choice: str, exemplars: int) -> None:
     eiml = ExemplarIncrementalMetaLearning(exemplars=exemplars, choice=choice)
     memory = eiml.remember(MODEL, OLD, {}, 0)
     assert set(memory) == {"images", "counts", "names"}
@@ -207,7 +181,7 @@ def test_so_many_images_of_each_class_are_kept_and_all_where_there_are_fewer(
     assert memory["counts"].tolist() == [min(n, exemplars) for n in (20, 7, 30, 15)]
     assert names_in(memory) == list(OLD.classes)
     for k, images in enumerate(memory["images"].split(memory["counts"].tolist())):
-        kept = places(images, OLD, k)
+        kept = indices_of(images, OLD, k)
         assert len(set(kept)) == len(kept)
 
 
@@ -215,7 +189,7 @@ def test_random_exemplars_follow_from_the_seed_and_fewer_are_a_part_of_more() ->
     def kept(exemplars: int, seed: int) -> list[set[int]]:
         memory = ExemplarIncrementalMetaLearning(exemplars).remember(MODEL, OLD, {}, seed)
         parts = memory["images"].split(memory["counts"].tolist())
-        return [set(places(images, OLD, k)) for k, images in enumerate(parts)]
+        return [set(indices_of(images, OLD, k)) for k, images in enumerate(parts)]
 
     assert kept(5, 0) == kept(5, 0)
     assert kept(5, 0) != kept(5, 1)
@@ -228,18 +202,9 @@ def test_the_nearest_are_nearest_to_the_mean_feature_of_their_class() -> None:
         features = MODEL.embed(OLD.table.images[OLD.class_rows[k]])
         centre = features.mean(0)
         far = [float((z - centre).norm()) for z in features]
-        assert sorted(places(images, OLD, k)) == sorted(
+        assert sorted(indices_of(images, OLD, k)) == sorted(
             sorted(range(len(far)), key=far.__getitem__)[:4]
         )
-
-
-def test_exemplars_of_several_rounds_are_joined_as_they_were() -> None:
-    first = EIML.remember(MODEL, OLD, {}, 0)
-    both = EIML.remember(MODEL.with_anchors_of(NEW), NEW, first, 0)
-    alone = EIML.remember(MODEL.with_anchors_of(NEW), NEW, {}, 0)
-    assert both["counts"].tolist() == [15, 7, 15, 15, 4, 15]
-    assert torch.equal(both["images"], torch.cat([first["images"], alone["images"]]))
-    assert names_in(both) == [*OLD.classes, *NEW.classes]
 
 
 def part_of(pool: Pool, *classes: int) -> Pool:
@@ -247,7 +212,7 @@ def part_of(pool: Pool, *classes: int) -> Pool:
     return replace(pool, classes=tuple(names), class_rows=tuple(rows))
 
 
-def test_a_class_that_comes_back_takes_the_place_of_what_was_kept_of_it() -> None:
+def test_exemplars_of_a_class_that_is_delivered_again_are_replaced() -> None:
     """However often: the memory grows with the classes alone."""
     memory = EIML.remember(MODEL, OLD, {}, 0)
     kept = dict(zip(OLD.classes, memory["images"].split(memory["counts"].tolist()), strict=True))
@@ -261,7 +226,7 @@ def test_a_class_that_comes_back_takes_the_place_of_what_was_kept_of_it() -> Non
         assert names_in(memory) == list(kept)
         assert memory["counts"].tolist() == [len(images) for images in kept.values()]
         assert torch.equal(memory["images"], torch.cat(list(kept.values())))
-    assert len(EIML.rehearse(memory, EpisodeShape(2, 1, 2))[0].classes) == 4
+    assert len(EIML.rehearsal_pool(memory, EpisodeShape(2, 1, 2))[0].classes) == 4
 
 
 def test_a_memory_without_names_goes_on_and_keeps_all_that_it_has() -> None:
@@ -269,20 +234,12 @@ def test_a_memory_without_names_goes_on_and_keeps_all_that_it_has() -> None:
     named = EIML.remember(MODEL, OLD, {}, 0)
     early = {key: value for key, value in named.items() if key != "names"}
     assert torch.equal(
-        *(EIML.rehearse(each, EpisodeShape())[0].table.images for each in (named, early))
+        *(EIML.rehearsal_pool(each, EpisodeShape())[0].table.images for each in (named, early))
     )
     both = EIML.remember(MODEL, part_of(OLD, 0, 1), early, 0)
     assert names_in(both) == [None] * 4 + ["old 0", "old 1"]
     again = EIML.remember(MODEL, part_of(OLD, 0, 1), both, 0)
     assert all(torch.equal(again[key], value) for key, value in both.items())
-
-
-@pytest.mark.parametrize("name", ["größe", "猫", 'quotes "', "two\nlines"])
-def test_names_of_any_kind_are_kept(name: str) -> None:
-    pool = replace(OLD, classes=(name, *OLD.classes[1:]))
-    memory = EIML.remember(MODEL, pool, {}, 0)
-    assert len(EIML.rehearse(memory, EpisodeShape())[0].classes) == 4
-    assert names_in(memory)[0] == name
 
 
 # ── old tasks ────────────────────────────────────────────────────────────────────────────────
@@ -294,7 +251,7 @@ def memory_of(*counts: int) -> Memory:
 
 
 def test_old_tasks_are_drawn_from_the_kept_images_class_by_class() -> None:
-    pool, shape = EIML.rehearse(memory_of(4, 3, 5), EpisodeShape(2, 1, 2))
+    pool, shape = EIML.rehearsal_pool(memory_of(4, 3, 5), EpisodeShape(2, 1, 2))
     assert pool.counts.tolist() == [4, 3, 5]
     assert len(set(pool.classes)) == 3
     assert pool.table.images[pool.rows][:, 0, 0, 0].tolist() == list(range(12))
@@ -309,124 +266,87 @@ def written(text: str) -> Tensor:
 HUGE = 1 << 62
 FORGED: dict[str, Memory] = {
     "no counts": {"counts": torch.empty(0, dtype=torch.int64)},
-    "a class of none": {"counts": torch.tensor([0, 12, 0])},
     "counts that wrap around": {"counts": torch.tensor([HUGE, HUGE, HUGE, HUGE, 12])},
     "counts below none": {"counts": torch.tensor([-1, 8, 5])},
-    "fractions": {"counts": torch.tensor([4.0, 3.0, 5.0])},
     "one number for images": {"images": torch.tensor(3, dtype=torch.uint8)},
     "images that are no bytes": {"images": torch.zeros(12, 1, 16, 16)},
     "too few names": {"names": written('["a", "b"]')},
-    "too many names": {"names": written('["a", "b", "c", "d"]')},
     "names that are none": {"names": written('["a", "b", 3]')},
-    "a table of names": {"names": written('{"a": 1, "b": 2, "c": 3}')},
-    "no list": {"names": written("3")},
-    "no names": {"names": written("")},
     "no JSON": {"names": written('["a", "b", ')},
     "no text": {"names": torch.full((9,), 255, dtype=torch.uint8)},
-    "half a sign": {"names": written(r'["a", "b", "\ud800"]')},
     "a maze": {"names": written("[" * 100_000)},
-    "names as numbers": {"names": torch.zeros(3)},
-    "names in rows": {"names": written('["a", "b", "c"]')[None]},
     "names without end": {"names": torch.zeros(1, dtype=torch.uint8).expand(1 << 40)},
 }
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_a_forged_memory_is_a_sentence(how: str) -> None:
-    """When it is read, when it is practised on, and when more is to be kept with it."""
-    whole = {**memory_of(4, 3, 5), "names": written('["a", "b", null]')}
-    EIML.rehearse(whole, EpisodeShape(2, 1, 2))
-    EIML.check_memory(whole, MODEL)
-    memory = {**whole, **FORGED[how]}
-    with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
-        EIML.check_memory(memory, MODEL)
-    with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
-        EIML.rehearse(memory, EpisodeShape(2, 1, 2))
-    with pytest.raises(KedgeError, match=r"^EIML: .*the memory beside the model is damaged\.$"):
-        EIML.remember(MODEL, OLD, memory, 0)
+def test_forged_memory_is_an_error(how: str) -> None:
+    """When it is read, when it is rehearsed, and when exemplars are added to it."""
+    valid = {**memory_of(4, 3, 5), "names": written('["a", "b", null]')}
+    EIML.rehearsal_pool(valid, EpisodeShape(2, 1, 2))
+    EIML.check_memory(valid, MODEL)
+    memory = {**valid, **FORGED[how]}
+    for use in (
+        lambda: EIML.check_memory(memory, MODEL),
+        lambda: EIML.rehearsal_pool(memory, EpisodeShape(2, 1, 2)),
+        lambda: EIML.remember(MODEL, OLD, memory, 0),
+    ):
+        with pytest.raises(KedgeError, match="EIML: .* damaged"):
+            use()
 
 
-def test_kept_images_of_another_size_are_a_sentence() -> None:
+def test_exemplars_of_another_size_are_an_error() -> None:
     other = {**memory_of(4, 3, 5), "images": torch.zeros(12, 3, 16, 16, dtype=torch.uint8)}
-    with pytest.raises(KedgeError, match=r"another size; the memory beside the model is damaged"):
+    with pytest.raises(KedgeError, match="size"):
         EIML.remember(MODEL, OLD, other, 0)
-    with pytest.raises(KedgeError, match=r"another size; the memory beside the model is damaged"):
+    with pytest.raises(KedgeError, match="size"):
         EIML.check_memory(other, MODEL)
-
-
-def test_a_memory_that_lost_its_images_is_a_sentence() -> None:
-    with pytest.raises(KedgeError, match="the memory beside the model is damaged"):
-        EIML.check_memory({"counts": torch.tensor([4, 3, 5])}, MODEL)
 
 
 @pytest.mark.parametrize(
     ("shape", "counts", "expected"),
     [
         (EpisodeShape(5, 5, 15), [15] * 6, EpisodeShape(5, 5, 10)),
-        (EpisodeShape(5, 1, 15), [15] * 6, EpisodeShape(5, 1, 14)),
-        (EpisodeShape(5, 5, 15), [60] * 6, EpisodeShape(5, 5, 15)),
         (EpisodeShape(5, 5, 15), [60, 9, 60], EpisodeShape(3, 5, 4)),
         (EpisodeShape(2, 1, 15), [2, 15], EpisodeShape(2, 1, 1)),
-        (EpisodeShape((5, 10), (1, 5), 15), [15] * 20, EpisodeShape((5, 10), (1, 5), 10)),
         (EpisodeShape((5, 10), (1, 5), 15), [15] * 7, EpisodeShape((5, 7), (1, 5), 10)),
-        (EpisodeShape((5, 10), (2, 3), 4), [15] * 3, EpisodeShape((3, 3), (2, 3), 4)),
     ],
 )
 def test_an_old_task_is_as_large_as_a_new_one_if_there_are_enough_images(
     shape: EpisodeShape, counts: list[int], expected: EpisodeShape
 ) -> None:
-    pool, found = EIML.rehearse(memory_of(*counts), shape)
+    pool, found = EIML.rehearsal_pool(memory_of(*counts), shape)
     assert found == expected
     sample_episodes(pool, found, 20, generator("test", 0))
 
 
 @pytest.mark.parametrize(
-    ("exemplars", "counts", "shots", "remedy"),
-    [
-        (15, [15] * 5, 15, "keep more exemplars or lower --n-shot"),
-        (5, [5] * 5, 5, "keep more exemplars or lower --n-shot"),
-        (15, [15, 3], (1, 5), "query\\): lower --n-shot"),
-    ],
+    ("exemplars", "counts", "remedy"), [(5, [5] * 5, "more"), (15, [15, 3], "")]
 )
-def test_too_few_for_even_one_query_is_a_sentence_with_the_option_to_change(
-    exemplars: int, counts: list[int], shots: int | tuple[int, int], remedy: str
-) -> None:
-    """Keeping more does not help where a class had no more."""
+def test_too_few_exemplars_are_an_error(exemplars: int, counts: list[int], remedy: str) -> None:
+    """Storing more does not help if a class had no more images."""
     eiml = ExemplarIncrementalMetaLearning(exemplars)
-    with pytest.raises(KedgeError, match=f"^EIML: .*{remedy}\\.$"):
-        eiml.rehearse(memory_of(*counts), EpisodeShape(2, shots, 15))
-
-
-def test_too_few_to_be_kept_is_a_sentence_with_what_to_write() -> None:
-    """Whatever was kept before: the tasks of the next round need as many of the new classes."""
-    with pytest.raises(KedgeError, match=r"write 'EIML exemplars=21' or more, or lower --n-shot"):
+    with pytest.raises(KedgeError, match="--n-shot") as caught:
+        eiml.rehearsal_pool(memory_of(*counts), EpisodeShape(2, (1, 5), 15))
+    assert ("more exemplars" in str(caught.value)) == bool(remedy)
+    with pytest.raises(KedgeError, match="exemplars=21"):
         EIML.check(EpisodeShape(5, (1, 20), 15))
-    method = parse_method("EIML exemplars=21").alignment
-    assert method is not None
-    method.check(EpisodeShape(5, (1, 20), 15))
+    ExemplarIncrementalMetaLearning(21).check(EpisodeShape(5, (1, 20), 15))
 
 
-def test_without_kept_images_there_is_a_sentence() -> None:
-    with pytest.raises(KedgeError, match="EIML needs images of the classes before"):
-        EIML.rehearse({}, EpisodeShape())
-    with pytest.raises(KedgeError, match="at least 2 classes"):
-        EIML.rehearse(memory_of(15), EpisodeShape())
+def test_missing_exemplars_are_an_error() -> None:
+    with pytest.raises(KedgeError, match="--save-memory EIML"):
+        EIML.rehearsal_pool({}, EpisodeShape())
+    with pytest.raises(KedgeError, match="2 classes"):
+        EIML.rehearsal_pool(memory_of(15), EpisodeShape())
+    with pytest.raises(KedgeError, match="old tasks"):
+        EIML.penalty(replace(some_inputs(), rehearsal=None))
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"exemplars": 1}, "EIML: exemplars must be a number from 2 to 10000"),
-        ({"exemplars": 10_001}, "EIML: exemplars must be"),
-        ({"exemplars": 2.5}, "EIML: exemplars must be"),
-        ({"exemplars": "all"}, "EIML: exemplars must be"),
-        ({"exemplars": True}, "EIML: exemplars must be"),
-        ({"choice": "best"}, "EIML: choice must be 'random' or 'nearest'"),
-        ({"divergence": "cosine"}, "EIML: divergence must be one of kl"),
-        ({"temperature": 0}, "EIML: temperature must be a number above 0"),
-    ],
+    ("name", "value"), [("exemplars", 1), ("exemplars", True), ("choice", "best")]
 )
-def test_an_option_that_makes_no_sense_is_refused(options: dict, reason: str) -> None:
-    with pytest.raises(KedgeError, match=reason):
-        ExemplarIncrementalMetaLearning(**options)
+def test_bad_option_is_named(name: str, value: object) -> None:
+    with pytest.raises(KedgeError, match=name):
+        ExemplarIncrementalMetaLearning(**{name: value})
