@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +19,6 @@ from kedge.data.in_memory import index_in_memory
 from kedge.data.index import ImageIndex
 from kedge.data.open import open_images
 from kedge.errors import KedgeError
-from kedge.utils import progress
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
@@ -84,13 +82,8 @@ class DataSet:
         (GREY[:, None], GREY),
         (COLOUR.transpose(0, 3, 1, 2), COLOUR),
         (torch.from_numpy(COLOUR).permute(0, 3, 1, 2), COLOUR),
-        (torch.from_numpy(COLOUR), COLOUR),
-        (torch.from_numpy(GREY), GREY),
         (torch.from_numpy(GREY)[:, None], GREY),
-        (COLOUR.astype(np.float32) / 255, COLOUR),
-        (GREY.astype(np.float64) / 255, GREY),
         (COLOUR.astype(np.float16) / 255, COLOUR),
-        (torch.from_numpy(COLOUR).permute(0, 3, 1, 2) / 255, COLOUR),
         ((torch.from_numpy(GREY) / 255).requires_grad_(), GREY),
         (list(COLOUR), COLOUR),
         ([Image.fromarray(image) for image in COLOUR], COLOUR),
@@ -114,44 +107,19 @@ def test_all_values_survive_floats() -> None:
     assert np.array_equal(next(found.images.fetch([0])), every[0])
 
 
-def test_narrow_images_are_ambiguous_and_follow_the_kind() -> None:
-    """3×8×3 pixels or channels: arrays have channels last, tensors first."""
-    given = RNG.integers(0, 256, (2, 3, 8, 3), dtype=np.uint8)
-    array = next(index_in_memory((given, [0, 1])).images.fetch([0]))
-    tensor = next(index_in_memory((torch.from_numpy(given), [0, 1])).images.fetch([0]))
-    assert np.array_equal(array, given[0])
-    assert np.array_equal(tensor, given[0].transpose(1, 2, 0))
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        LABELS,
-        tuple(LABELS),
-        np.array(LABELS),
-        np.array(LABELS, dtype=np.uint8),
-        np.array(LABELS)[:, None],
-        torch.tensor(LABELS),
-        [torch.tensor(label) for label in LABELS],
-        [np.int16(label) for label in LABELS],
-    ],
-)
-def test_kinds_of_labels(labels: Any) -> None:
-    plain = index_in_memory((COLOUR, labels))
-    assert named(plain)[:3] == ["class 0002", "class 0000", "class 0001"]
-    called = index_in_memory((COLOUR, labels, ["x", "y", "a", "without images"]))
-    assert called.classes == ("a", "x", "y")
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda x: np.array(x)[:, None]])
+def test_labels_that_are_numbers(kind: Callable[[Any], Any]) -> None:
+    assert named(index_in_memory((COLOUR, kind(LABELS))))[:2] == ["class 0002", "class 0000"]
+    called = index_in_memory((COLOUR, kind(LABELS), ["x", "y", "a", "without images"]))
     assert named(called) == ["a", "x", "y", "y", "x", "a"]
     assert same(called, COLOUR)
 
 
-@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, dtype=object)])
-def test_labels_that_are_names(kind: Callable[[Any], Any]) -> None:
+def test_labels_that_are_names() -> None:
     names = [["ant", "bat", "cat"][label] for label in LABELS]
-    for given in ((COLOUR, kind(names)), (COLOUR, kind(names), ["cat", "bat", "ant", "dog"])):
-        found = index_in_memory(given)
-        assert named(found) == names
-        assert found.classes == ("ant", "bat", "cat")
+    for labels in (names, np.array(names), np.array(names, dtype=object)):
+        for given in ((COLOUR, labels), (COLOUR, labels, ["cat", "bat", "ant", "dog"])):
+            assert named(index_in_memory(given)) == names
 
 
 def test_names_that_are_tuples_or_occur_twice() -> None:
@@ -172,7 +140,7 @@ def test_paths(tmp_path: Path) -> None:
     files[2].unlink()
     found = index_in_memory((files, LABELS))
     assert [p == b"" for p in found.images.fetch(range(6))] == [False] * 2 + [True] + [False] * 3
-    assert "is not there" in sentence(([tmp_path / "no.png"], [0]))
+    assert "no.png" in sentence(([tmp_path / "no.png"], [0]))
 
 
 def test_images_of_different_sizes() -> None:
@@ -185,7 +153,7 @@ def test_images_of_different_sizes() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "YCbCr"])
+@pytest.mark.parametrize("mode", ["1", "LA", "P", "RGBA", "CMYK", "I;16", "YCbCr"])
 def test_modes_of_pillow(mode: str) -> None:
     ramp = np.tile(np.linspace(0, 255, 8).astype(np.uint8), (8, 1))
     plain = Image.fromarray(ramp)
@@ -223,7 +191,7 @@ def test_mapping(tmp_path: Path) -> None:
     assert found.classes == ("ant", "cat")
     assert named(found) == ["cat"] * 2 + ["ant"] * 4
     assert same(found, COLOUR)
-    assert found.remarks == ("1 class has no image and was left out: none",)
+    assert [remark[-4:] for remark in found.remarks] == ["none"]
     assert found.images.name(1) == "image of 'cat', 1"
     assert found.images.name(5) == str(path)
     assert index_in_memory({3: GREY, 11: GREY}).classes == ("class 0003", "class 0011")
@@ -233,22 +201,18 @@ def test_mapping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attribute", ["targets", "labels", "_labels"])
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
-def test_labels_at_hand_are_not_asked_for(attribute: str, kind: Callable[[Any], Any]) -> None:
+def test_labels_at_hand_are_not_asked_for(attribute: str) -> None:
     items = [(Image.fromarray(COLOUR[i % 6]), i % 3) for i in range(600)]
-    given = DataSet(
-        items, classes=["b", "c", "a"], **{attribute: kind([i % 3 for i in range(600)])}
-    )
+    labels = torch.tensor([i % 3 for i in range(600)])
+    given = DataSet(items, classes=["b", "c", "a"], **{attribute: labels})
     found = index_in_memory(given)
     assert given.asked < 40
-    assert found.classes == ("a", "b", "c")
     assert named(found)[:4] == ["b", "c", "a", "b"]
     assert same(found, np.concatenate([COLOUR] * 100))
-    assert found.remarks == ()
-    assert found.images.name(17) == "item 17"
+    assert (found.remarks, found.images.name(17)) == ((), "item 17")
 
 
-@pytest.mark.parametrize("label", [int, str, np.int64, np.array, torch.tensor])
+@pytest.mark.parametrize("label", [int, str, np.array, torch.tensor])
 def test_labels_that_must_be_asked_for(label: Callable[[Any], Any]) -> None:
     given = DataSet([(image, label(i)) for image, i in zip(COLOUR, LABELS, strict=True)])
     found = index_in_memory(given)
@@ -263,16 +227,9 @@ def test_labels_at_hand_that_are_wrong() -> None:
     found = index_in_memory(DataSet(items, targets=LABELS, classes=["a", "b", "c", "d"]))
     assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
     assert "do not fit" in found.remarks[0]
-    for wrong in (LABELS[:3], [[1, 0]] * 6, np.eye(6), "abcdef", {1: 2}, None):
+    for wrong in (LABELS[:3], [[1, 0]] * 6, "abcdef"):
         found = index_in_memory(DataSet(items, targets=wrong))
         assert named(found)[:3] == ["class 0003", "class 0001", "class 0002"]
-
-
-def test_classes_that_do_not_fit() -> None:
-    items = list(zip(COLOUR, LABELS, strict=True))
-    for classes in (["a", "b"], {"a": 0}, [1, 2, 3], "abc", []):
-        found = index_in_memory(DataSet(items, classes=classes))
-        assert found.classes == ("class 0000", "class 0001", "class 0002")
 
 
 def test_data_sets_of_torch() -> None:
@@ -304,9 +261,7 @@ def test_items_that_raise() -> None:
     assert [i for i, picture in enumerate(pictures) if isinstance(picture, bytes)] == [0, 7]
     asked = index_in_memory(DataSet(items))
     assert len(asked) == 22
-    assert asked.remarks == (
-        "2 items cannot be had and were left out, the first is item 0 (OSError)",
-    )
+    assert asked.remarks[0].startswith("2 items skipped")
     assert asked.images.name(0) == "item 1"
     assert np.array_equal(next(asked.images.fetch([6])), COLOUR[2])
 
@@ -320,68 +275,40 @@ def test_random_transforms_are_named() -> None:
 
 # ── what is wrong ────────────────────────────────────────────────────────────────────────────
 
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (5, "int is nothing that holds images"),
-        (None, "NoneType is nothing"),
-        (COLOUR, "ndarray is nothing"),
-        (iter([1]), "is nothing that holds images"),
-        ((COLOUR, LABELS[:-1]), "6 images but 5 labels"),
-        ((COLOUR[0], LABELS), "shape (8, 8, 3)"),
-        ((COLOUR[None], LABELS), "shape (1, 6, 8, 8, 3)"),
-        ((COLOUR[..., :2], LABELS), "shape (8, 8, 2)"),
-        ((COLOUR.astype(np.int64), LABELS), "of int64"),
-        ((COLOUR > 9, LABELS), "of bool"),
-        ((COLOUR.astype(np.float32), LABELS), "expected 0 to 1"),
-        ((COLOUR / 127.5 - 1, LABELS), "without Normalize"),
-        ((COLOUR * np.nan, LABELS), "floats from nan"),
-        ((torch.zeros(6, 3, 8, 8, dtype=torch.bfloat16), LABELS), "BFloat16"),
-        ((iter(COLOUR), LABELS), "expected an array of several"),
-        (("images", LABELS), "images are of type str"),
-        ((COLOUR, "labels"), "labels are of type str"),
-        ((COLOUR, 3), "labels are of type int"),
-        ((COLOUR, np.eye(6)), "labels are of float64 in the shape (6, 6)"),
-        ((COLOUR, [0.5] * 6), "a label is '0.5'"),
-        ((COLOUR, [[1, 0]] * 6), "a label is '[1, 0]'"),
-        ((COLOUR, [None] * 6), "a label is 'None'"),
-        ((COLOUR, [""] * 6), "a label is ''"),
-        ((COLOUR, [0, 1, "x", 0, 1, 0]), "some are text"),
-        ((COLOUR, [0, 1, -1, 0, 1, 0]), "image 2 has the label -1"),
-        ((COLOUR, LABELS, ["a", "b"]), "not among the 2 classes"),
-        ((COLOUR, LABELS, [1, 2, 3]), "must be a list of texts"),
-        ((COLOUR, ["x"] * 6, ["a", "b"]), "not among the 2 classes"),
-        (([None] * 6, LABELS), "of type NoneType"),
-        (([], []), "no image was found"),
-        ((COLOUR[:0], []), "no image was found"),
-        ({}, "no image was found"),
-        ({"a": COLOUR[0]}, "expected several images"),
-        ({"a": Path("x")}, "images are of type"),
-        ({"a": "x.png"}, "images are of type str"),
-        ({None: COLOUR}, "a label is 'None'"),
-        ([], "data set list is empty"),
-        (list(COLOUR), "item 0 of the data set is of type ndarray"),
-        ([{"image": COLOUR[0], "label": 0}], "of type dict; expected (image, label)"),
-        ([(COLOUR[0], np.zeros(3))], "a label is"),
-        ([("no.png", 0)], "no.png is not there"),
-        ([(COLOUR[0], 0), (torch.full((3, 8, 8), -2.1), 1)], "without Normalize"),
-        ("text", "item 0 of the data set is of type str"),
-    ],
-)
-def test_wrong_things(given: object, said: str) -> None:
-    assert said in sentence(given)
+WRONG: list[tuple[object, str]] = [
+    (5, "int"),
+    (COLOUR, "ndarray"),
+    ((COLOUR, LABELS[:-1]), "6 images but 5 labels"),
+    ((COLOUR[0], LABELS), "shape (8, 8, 3)"),
+    ((COLOUR[..., :2], LABELS), "shape (8, 8, 2)"),
+    ((COLOUR.astype(np.int64), LABELS), "int64"),
+    ((COLOUR / 127.5 - 1, LABELS), "Normalize"),
+    ((COLOUR * np.nan, LABELS), "nan"),
+    ((torch.zeros(6, 3, 8, 8, dtype=torch.bfloat16), LABELS), "BFloat16"),
+    ((iter(COLOUR), LABELS), "array of several"),
+    ((COLOUR, "labels"), "labels are of type str"),
+    ((COLOUR, np.eye(6)), "float64 in the shape (6, 6)"),
+    ((COLOUR, [0.5] * 6), "'0.5'"),
+    ((COLOUR, [0, 1, "x", 0, 1, 0]), "all text"),
+    ((COLOUR, [0, 1, -1, 0, 1, 0]), "label -1"),
+    ((COLOUR, LABELS, ["a", "b"]), "2 classes"),
+    ((COLOUR, LABELS, [1, 2, 3]), "list of texts"),
+    (([None] * 6, LABELS), "NoneType"),
+    (([], []), "no image was found"),
+    ({}, "no image was found"),
+    ({"a": COLOUR[0]}, "several images"),
+    ({"a": "x.png"}, "images are of type str"),
+    ({None: COLOUR}, "'None'"),
+    ([], "empty"),
+    (list(COLOUR), "ndarray"),
+    ([("no.png", 0)], "no.png"),
+    (DataSet([TypeError("not callable")] * 9), "TypeError (not callable)"),
+]
 
 
-def test_data_sets_that_do_not_work() -> None:
-    said = sentence(DataSet([TypeError("'NoneType' object is not callable")] * 9))
-    assert "raises TypeError ('NoneType' object is not callable)" in said
-
-    class Endless(DataSet):
-        def __len__(self) -> int:
-            raise TypeError("has no length")
-
-    assert "has no length" in sentence(Endless([]))
+def test_wrong_things() -> None:
+    for given, word in WRONG:
+        assert word in sentence(given)
 
 
 def test_stamps() -> None:
@@ -412,7 +339,7 @@ def test_torch_is_not_imported() -> None:
     code = (
         "import sys, numpy as np; import kedge.data.in_memory.images as g; "
         "before = 'torch' in sys.modules; "
-        "g.picture_of(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
+        "g.to_raw_image(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
@@ -472,78 +399,23 @@ def test_wrapper_counts_and_not_what_is_within() -> None:
     assert named(found) == [f"n{label}" for label in before]
 
 
-@pytest.mark.parametrize("most", [200, 300, 65535])
-@pytest.mark.parametrize("mode", ["I;16", "I;16B"])
-def test_deep_images_of_pillow_are_scaled_as_files_are(
-    tmp_path: Path, mode: str, most: int
-) -> None:
-    """By their depth and not by what they hold: two of them stay comparable."""
-    ramp = np.linspace(0, most, 64).reshape(8, 8).astype(np.uint16)
-    image = Image.fromarray(ramp.astype({"I;16": np.uint16, "I;16B": ">u2"}[mode]))
-    assert image.mode == mode
-    Image.fromarray(ramp).save(tmp_path / "x.png")
-    (got,) = images(index_in_memory(([image], [0])), 1)
-    (file,) = images(index_in_memory(([tmp_path / "x.png"], [0])), 1)
-    assert np.array_equal(got, file)
-    assert np.array_equal(got[..., 0], ramp >> 8)
-
-
-def test_deep_image_of_pillow_says_its_depth_by_its_file() -> None:
-    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(">u2")
-    image = Image.open(io.BytesIO(b"P5 8 8 65535\n" + ramp.tobytes()))
-    assert image.mode == "I"
-    (got,) = images(index_in_memory(([image], [0])), 1)
-    assert np.array_equal(got[..., 0], ramp >> 8)
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.int32])
-def test_images_of_pillow_without_a_white_are_left_out(
-    kind: type, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Clipped, as Pillow would do it, they would be all white or all black."""
-    strange = Image.fromarray(GREY[0].astype(kind))
-    with progress.display():
-        table = open_images({"ant": [strange, *map(Image.fromarray, GREY[1:3])]})
-    assert table.counts.tolist() == [2]
-    said = capsys.readouterr().err
-    assert "1 of 3 images could not be read and was left out" in said
-    assert said.endswith(": save it with 8 or 16 bits)\n")
-
-
 # ── a look that inverts ──────────────────────────────────────────────────────────────────────
 
 NEGATIVE = ImageSpec(8, 1, inverted=True)
 
 
-def originals(kind: str, folder: Path) -> Any:
-    if kind == "Pillow":
-        return [Image.fromarray(image) for image in GREY]
-    if kind == "transparent":
-        return [Image.fromarray(image).convert("LA") for image in GREY]
-    if kind == "deep":
-        return [Image.fromarray(image.astype(np.uint16) << 8) for image in GREY]
-    paths = [folder / f"{i}.png" for i in range(len(GREY))]
+def test_originals_are_inverted_as_files_are(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(6)]
     for path, image in zip(paths, GREY, strict=True):
         Image.fromarray(image).save(path)
-    return {
-        "paths": paths,
-        "texts": list(map(str, paths)),
-        "array of texts": np.array(list(map(str, paths))),
-        "bytes": [path.read_bytes() for path in paths],
-    }[kind]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["Pillow", "transparent", "deep", "paths", "texts", "array of texts", "bytes"],
-)
-def test_originals_are_inverted_as_files_are(tmp_path: Path, kind: str) -> None:
-    given = originals(kind, tmp_path)
-    data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
-    for source in ({"?": given}, (given, [0] * 6), data_set, Subset(data_set, range(6))):
-        table = open_images(source, spec=NEGATIVE)
-        assert np.array_equal(table.images[:, 0].numpy(), 255 - GREY)
-        assert table.inverted
+    deep = [Image.fromarray(image.astype(np.uint16) << 8) for image in GREY]
+    encoded = [path.read_bytes() for path in paths]
+    for given in (list(map(Image.fromarray, GREY)), deep, paths, encoded):
+        data_set = DataSet(list(zip(given, [0] * 6, strict=True)))
+        for source in ({"?": given}, (given, [0] * 6), Subset(data_set, range(6))):
+            table = open_images(source, spec=NEGATIVE)
+            assert np.array_equal(table.images[:, 0].numpy(), 255 - GREY)
+            assert table.inverted
 
 
 def test_arrays_are_not_inverted_again() -> None:
@@ -558,23 +430,3 @@ def test_arrays_are_not_inverted_again() -> None:
     mixed = {"array": GREY[:1], "picture": [Image.fromarray(GREY[0])]}
     array, picture = open_images(mixed, spec=NEGATIVE).images[:, 0].numpy()
     assert np.array_equal(array, 255 - picture)
-
-
-# ── names ────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_names_that_differ_in_blanks_or_accents_are_one_class() -> None:
-    for given in (
-        {"cafe\u0301": GREY[:2], "ant": GREY[2:3], "caf\u00e9 ": GREY[3:]},
-        (GREY, ["cafe\u0301"] * 2 + ["ant"] + ["caf\u00e9 "] * 3),
-        (GREY, [0, 0, 1, 2, 2, 2], ["cafe\u0301", "ant", "caf\u00e9 "]),
-        DataSet(
-            list(zip(GREY, [0, 0, 1, 2, 2, 2], strict=True)),
-            classes=["cafe\u0301", "ant", "caf\u00e9 "],
-        ),
-    ):
-        found = index_in_memory(given)
-        assert found.classes == ("ant", "caf\u00e9")
-        assert named(found) == ["caf\u00e9"] * 2 + ["ant"] + ["caf\u00e9"] * 3
-        assert found.remarks[0].endswith("their images were joined: caf\u00e9")
-        assert found.select_classes({"cafe\u0301"}).classes == ("caf\u00e9",)

@@ -7,8 +7,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,13 +114,10 @@ def test_shards_of_a_split(tmp_path: Path) -> None:
     ("name", "part"),
     [
         ("train-00000-of-00001.parquet", "train"),
-        ("valid-00000-of-00001.parquet", "val"),
         ("TEST.PARQUET", "test"),
-        ("default/train/0000.parquet", "train"),
         ("default/partial-train/0000.parquet", "train"),
         ("cub/validation/data-00000-of-00001.parquet", "val"),
         ("mini_imagenet_test.parquet", "test"),
-        ("0000.parquet", None),
         ("trained.parquet", None),
         ("testing-ground/images.parquet", None),
     ],
@@ -134,23 +129,17 @@ def test_part_from_the_name(tmp_path: Path, name: str, part: str | None) -> None
     assert found.part.tolist() == ([] if part is None else [0, 0])
 
 
-def test_a_single_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "train-00001-of-00005.parquet", [0, 3])
-    write(tmp_path / "train-00000-of-00005.parquet", [1, 1])
-    found = read(path)
-    assert named(found) == ["ant", "dog"]
-    assert found.remarks == ("only 1 of the 5 shards of train is there",)
-
-
 def test_missing_shards_are_counted(tmp_path: Path) -> None:
     for i in (0, 1, 3):
         write(tmp_path / "data" / f"train-0000{i}-of-00005.parquet", [0, 1])
-    assert read(tmp_path).remarks == ("only 3 of the 5 shards of data/train are there",)
+    write(tmp_path / "data" / "extra.parquet", [0, 1])
+    skipped, missing = read(tmp_path).remarks
+    assert skipped.endswith("data/extra.parquet")
+    assert "3 of 5 shards" in missing
+    assert len(read(tmp_path / "data" / "train-00001-of-00005.parquet")) == 2
 
 
-@pytest.mark.parametrize(
-    "kind", ["int8", "int32", "uint16", "uint64", "string", "large_string", "categories", "bytes"]
-)
+@pytest.mark.parametrize("kind", ["int8", "uint64", "large_string", "categories", "bytes"])
 def test_kinds_of_labels(tmp_path: Path, kind: str) -> None:
     if "int" in kind:
         labels, metadata = pa.array([2, 0, 2, 1, 0], getattr(pa, kind)()), hub()
@@ -176,17 +165,7 @@ def test_numbers_without_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        {b"huggingface": b"no JSON"},
-        {b"huggingface": b"[" * 100_000},
-        {b"huggingface": b"[1]"},
-        {b"huggingface": b'{"info": {"features": [1]}}'},
-        {b"huggingface": b"\xff"},
-        hub({"0": "ant"}),
-        hub([1, 2, 3, 4]),
-        hub(["ant", None, "cat"]),
-    ],
+    "metadata", [{b"huggingface": b"[" * 100_000}, {b"huggingface": b"[1]"}, hub(["ant", None])]
 )
 def test_names_that_cannot_be_read_are_not_missed(
     tmp_path: Path, metadata: dict[bytes, bytes]
@@ -206,7 +185,6 @@ def test_two_classes_of_the_same_name(tmp_path: Path) -> None:
     ("image", "label", "plain"),
     [
         ("img", "fine_label", False),
-        ("image", "labels", True),
         ("jpeg_photo", "class", False),
         ("Image", "Label", False),
         ("content", "target", True),
@@ -226,12 +204,6 @@ def test_names_of_columns(tmp_path: Path, image: str, label: str, plain: bool) -
     assert values(found) == [0, 1, 2]
 
 
-def test_label_column_that_only_the_metadata_know(tmp_path: Path) -> None:
-    columns = {"image": struct([png(5)]), "species": pa.array([2]), "size": pa.array([1])}
-    path = write(tmp_path / "x.parquet", [], metadata=hub(NAMES, "species"), columns=columns)
-    assert named(read(path)) == ["cat"]
-
-
 # ── what is left out ─────────────────────────────────────────────────────────────────────────
 
 
@@ -243,18 +215,11 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
     assert values(found) == [10, 12, 15, 16]
     assert values(found, [1, 3]) == [12, 16]
     assert found.parts == ("train",)
-    assert found.remarks == ("5 images have no label, or none of a class, and were left out",)
+    assert found.remarks[0].startswith("5 images skipped")
     assert found.images.name(2) == f"{path}, row 5"
     texts = read(write(tmp_path / "text" / "x.parquet", ["a", None, " ", "b"], metadata={}))
     assert named(texts) == ["a", "b"]
     assert values(texts) == [0, 3]
-
-
-def test_no_label_at_all(tmp_path: Path) -> None:
-    assert "no image was found" in sentence(write(tmp_path / "test.parquet", [-1, -1]))
-    columns = {"image": struct([]), "label": pa.array([], pa.int64())}
-    empty = write(tmp_path / "empty.parquet", [], columns=columns)
-    assert "no image was found" in sentence(empty)
 
 
 def test_images_without_bytes_are_unreadable(tmp_path: Path) -> None:
@@ -264,21 +229,6 @@ def test_images_without_bytes_are_unreadable(tmp_path: Path) -> None:
     assert len(found) == 5
     pictures = list(found.images.fetch(range(5)))
     assert pictures == [png(0), b"", b"", b"junk", png(4)]
-
-
-def test_null_structs_are_unreadable(tmp_path: Path) -> None:
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    images = pa.array([None, {"bytes": png(1), "path": None}], kind)
-    columns = {"image": images, "label": pa.array([0, 1])}
-    assert values(read(write(tmp_path / "x.parquet", [], columns=columns))) == [None, 1]
-
-
-def test_files_outside_the_split_are_left_out(tmp_path: Path) -> None:
-    write(tmp_path / "train-00000-of-00001.parquet", [0, 1])
-    write(tmp_path / "extra-00000-of-00001.parquet", [0, 1])
-    found = read(tmp_path)
-    assert len(found) == 2
-    assert "1 file belongs to no part of the split" in found.remarks[0]
 
 
 # ── fetching ─────────────────────────────────────────────────────────────────────────────────
@@ -330,7 +280,8 @@ def test_a_damaged_row_group_does_not_end_it(tmp_path: Path) -> None:
     assert values(found) == [None] * 9
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is not to be had here")
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_one_large_row_group_does_not_fill_the_memory(tmp_path: Path) -> None:
     """200 MB of images in one row group, in a process that must not grow by half of it."""
     images = [bytes([i]) + np.random.default_rng(i).bytes(20_000) for i in range(250)] * 40
@@ -367,14 +318,14 @@ def test_shards_that_differ(tmp_path: Path) -> None:
     said = sentence(tmp_path)
     assert "train-00000" in said
     assert "train-00001" in said
-    assert "name the classes" in said
+    assert "class names" in said
     write(other, [0, 1], metadata={})
-    assert "name the classes" in sentence(tmp_path)
+    assert "class names" in sentence(tmp_path)
     write(other, ["a", "b"])
     assert "train-00000" in sentence(tmp_path)
     columns = {"img": struct([png(0)]), "label": pa.array([0])}
     write(other, [], columns=columns)
-    assert "other columns" in sentence(tmp_path)
+    assert "columns" in sentence(tmp_path)
 
 
 def test_parts_may_have_classes_of_their_own(tmp_path: Path) -> None:
@@ -384,7 +335,7 @@ def test_parts_may_have_classes_of_their_own(tmp_path: Path) -> None:
     assert found.classes_of("train") == ("ant", "bat")
     assert found.classes_of("test") == ("bat", "cat")
     write(tmp_path / "val.parquet", [0, 1], metadata={})
-    assert "other labels" in sentence(tmp_path)
+    assert "labels" in sentence(tmp_path)
 
 
 def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
@@ -393,49 +344,32 @@ def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
     assert "two data sets" in sentence(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({"id": pa.array([1]), "label": pa.array([1])}, "encoded images"),
-        ({"image": pa.array(["a.png"]), "label": pa.array([1])}, "encoded images"),
-        ({"a": pa.array([b"a"]), "b": pa.array([b"b"]), "label": pa.array([1])}, "encoded images"),
-        ({"image": struct([b"x"]), "size": pa.array([1])}, "columns are image, size"),
-        ({"image": struct([b"x"]), "label": pa.array([0.5])}, "of type double"),
-        ({"image": struct([b"x"]), "label": pa.array([[1, 2]])}, "of type list"),
-        ({"image": struct([b"x"]), "label": struct([b"x"])}, "of type struct"),
-    ],
-)
-def test_columns_that_do_not_fit(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
-    path = write(tmp_path / "x.parquet", [], metadata={}, columns=columns)
-    assert said in sentence(path)
-    assert str(path) in sentence(path)
+WRONG_COLUMNS: list[tuple[dict[str, Any], str]] = [
+    ({"image": pa.array(["a.png"]), "label": pa.array([1])}, "encoded images"),
+    ({"a": pa.array([b"a"]), "b": pa.array([b"b"]), "label": pa.array([1])}, "encoded images"),
+    ({"image": struct([b"x"]), "size": pa.array([1])}, "columns are image, size"),
+    ({"image": struct([b"x"]), "label": pa.array([0.5])}, "of type double"),
+    ({"image": struct([b"x"]), "label": pa.array([b"\xff\xfe"])}, "damaged"),
+    ({"image": struct([b"x"]), "label": pa.array([-1])}, "no image was found"),
+    ({"image": struct([]), "label": pa.array([], pa.int64())}, "no image was found"),
+]
+NO_PARQUET = {
+    b"PAR1": "truncated",
+    b"PAR1" + b"\0" * 30 + b"\xff\xff\xff\x7fPAR1": "truncated",
+    b"PAR1" + b"\xff" * 30 + b"\x1e\0\0\0PAR1": "truncated",
+    b"PARE" + b"\0" * 30 + b"\x0a\0\0\0PARE": "encrypted",
+    b"PK\3\4" + b"\0" * 100: "not a Parquet file",
+}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "empty"),
-        (b"<!DOCTYPE html><html>", "web page"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-        (b"PAR1", "truncated or damaged"),
-        (b"PAR1PAR1", "truncated or damaged"),
-        (b"PAR1" + b"\0" * 30 + b"\xff\xff\xff\x7fPAR1", "truncated or damaged"),
-        (b"PAR1" + b"\0" * 30 + b"\x0a\0\0\0PAR1", "truncated or damaged"),
-        (b"PAR1" + b"\xff" * 30 + b"\x1e\0\0\0PAR1", "truncated or damaged"),
-        (b"PARE" + b"\0" * 30 + b"\x0a\0\0\0PARE", "encrypted"),
-        (b"PK\3\4" + b"\0" * 100, "no Parquet file"),
-    ],
-)
-def test_what_is_no_parquet(tmp_path: Path, content: bytes, said: str) -> None:
+def test_wrong_files(tmp_path: Path) -> None:
     path = tmp_path / "train-00000-of-00001.parquet"
-    path.write_bytes(content)
-    assert said in sentence(path)
-    assert said in sentence(tmp_path)
-
-
-def test_labels_that_are_no_text(tmp_path: Path) -> None:
-    columns = {"image": struct([png(0)]), "label": pa.array([b"\xff\xfe"])}
-    assert "damaged" in sentence(write(tmp_path / "x.parquet", [], metadata={}, columns=columns))
+    for columns, word in WRONG_COLUMNS:
+        write(path, [], metadata={}, columns=columns)
+        assert word in sentence(path)
+    for content, word in NO_PARQUET.items():
+        path.write_bytes(content)
+        assert word in sentence(tmp_path)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,22 +397,6 @@ def test_folders_with_a_table_are_folders(tmp_path: Path) -> None:
     assert "damaged" in sentence(tmp_path)
 
 
-def test_an_archive_is_to_be_unpacked(tmp_path: Path) -> None:
-    path = write(tmp_path / "train.parquet", [0, 1])
-    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
-        archive.write(path, "set/train.parquet")
-    assert "unpack it first" in sentence(tmp_path / "set.zip")
-
-
-def test_stamp(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.parquet", [0, 1])
-    stamp = read(tmp_path).stamp
-    (tmp_path / "README.md").write_text("does not count")
-    assert read(tmp_path).stamp == stamp
-    write(path, [0, 1, 1])
-    assert read(tmp_path).stamp != stamp
-
-
 # ── accidents ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -490,8 +408,8 @@ def in_process(code: str, *args: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize(("compression", "text"), [("none", True), ("snappy", False)])
 def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
     labels = [NAMES[i % 4] if text else i % 4 for i in range(12)]
     path = write(tmp_path / "good.parquet", labels, rows=4, compression=compression)
@@ -540,9 +458,7 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
 
 @pytest.mark.skipif(not TINY.is_dir(), reason="Tiny-ImageNet as Parquet is not beside the checkout")
 def test_tiny_imagenet() -> None:
-    start = time.monotonic()
     found = read(TINY)
-    assert time.monotonic() - start < 5
     assert len(found.classes) == 200
     assert set(found.counts.tolist()) == {550}
     assert found.classes[0] == "n01443537"
