@@ -26,10 +26,9 @@ def _episodes(record: Record, round: int) -> str:
     names = {pool.name for pool in queries.table_pools(record, round)}
     scores = [s for run in record.runs if run.round == round for s in run.scores.items()]
     counts = {score.n for name, score in scores if name in names}
-    if not counts:
-        return "the test episodes"
-    few, many = min(counts), max(counts)
-    return counted(few, "episodes") if few == many else f"{few:,} to {many:,} episodes"
+    if len(counts) == 1:
+        return counted(counts.pop(), "episodes")
+    return f"{min(counts):,} to {max(counts):,} episodes" if counts else "the test episodes"
 
 
 def settings(record: Record) -> str:
@@ -47,8 +46,8 @@ def settings(record: Record) -> str:
     if schedule := config.get("schedule"):
         sentences.append(f"Each round trains for {schedule_length(schedule)}.")
     for kind in ("backbone", "head"):
-        if kind in config:
-            sentences.append(f"{kind.capitalize()}: {_name(config[kind], kind)}.")
+        if name := part_name(record, kind):
+            sentences.append(f"{kind.capitalize()}: {name}.")
     return " ".join(sentences)
 
 
@@ -58,11 +57,8 @@ def schedule_length(schedule: dict[str, Any]) -> str:
     return f"{counted(epochs, 'epochs')} of {counted(episodes, 'episodes')}"
 
 
-def backbone_name(record: Record) -> str:
+def part_name(record: Record, kind: str) -> str:
     """'conv4 of width 32', or '' if the record does not say."""
-    return _name(record.config["backbone"], "backbone") if "backbone" in record.config else ""
-
-
-def _name(value: dict[str, Any], kind: str) -> str:
-    width = value.get("width")
-    return f"{value[kind]} of width {width}" if width else str(value[kind])
+    config = record.config.get(kind, {kind: ""})
+    width = f" of width {config['width']}" if config.get("width") else ""
+    return f"{config[kind]}{width}"

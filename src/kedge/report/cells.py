@@ -51,14 +51,13 @@ def difference_cell(difference: Score | None) -> Cell:
 
 def pool_columns(pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
     """'unseen, old domain' and 'unseen, both' share the heading 'unseen'."""
-    halves = [pool.label.partition(", ") for pool in pools]
-    shared = Counter(head for head, _, tail in halves if tail)
-    return tuple(
-        Column(tail, head, class_count(pool))
-        if shared[head] > 1 and tail
-        else Column(pool.label, "", class_count(pool))
-        for pool, (head, _, tail) in zip(pools, halves, strict=True)
-    )
+    shared = Counter(pool.label.partition(", ")[0] for pool in pools if ", " in pool.label)
+    columns = []
+    for pool in pools:
+        head, _, tail = pool.label.partition(", ")
+        names = (tail, head) if tail and shared[head] > 1 else (pool.label, "")
+        columns.append(Column(*names, counted(pool.n_classes, "classes")))
+    return tuple(columns)
 
 
 def shape_columns(record: Record, pools: Sequence[PoolInfo]) -> tuple[Column, ...]:
@@ -69,7 +68,3 @@ def shape_columns(record: Record, pools: Sequence[PoolInfo]) -> tuple[Column, ..
         for shape in shapes
         if shape is not None
     )
-
-
-def class_count(pool: PoolInfo) -> str:
-    return counted(pool.n_classes, "classes")

@@ -83,6 +83,9 @@ def old_new_figure(record: Record) -> ReportFigure | None:
         for sweep in sweeps:
             xs, ys = zip(*(means[label] for _, label in sweep.points), strict=True)
             axes.plot(xs, ys, color=looks[sweep.representative].colour, linewidth=1.2, alpha=0.6)
+            for value, label in sweep.points:
+                offset = {"xytext": (4, 4), "textcoords": "offset points"}
+                axes.annotate(f"{value:g}", means[label], fontsize=8, **offset)
             handles = {m: line for m, line in handles.items() if m not in sweep.members}
             handles[sweep.stem] = style.handle(sweep.stem, looks[sweep.representative])
         axes.set_xlabel("accuracy on old classes (%)  →  keeps more")
@@ -93,11 +96,9 @@ def old_new_figure(record: Record) -> ReportFigure | None:
             axes.axvline(means[queries.BASE][0], color=style.QUIET, linewidth=0.9, linestyle="--")
             caption += " Dashed line: accuracy on old classes before the first update."
         style.add_legend(figure, list(handles.values()))
-        values = [(*means[label], f"{value:g}") for s in sweeps for value, label in s.points]
-        style.label_points(axes, values, list(means.values()))
     if sweeps:
         options = " or ".join(dict.fromkeys(OPTIONS.get(s.option, s.option) for s in sweeps))
-        caption += f" Numbers beside joined points: {options}, where there is room."
+        caption += f" Numbers beside joined points: {options}."
     return ReportFigure("old-new", "Old against new classes", caption, figure)
 
 
@@ -116,17 +117,15 @@ def _sweep_figure(record: Record, sweeps: Sequence[Sweep]) -> ReportFigure:
     members = {label for sweep in sweeps for label in sweep.members}
     others = [m for m in without_sweeps(queries.final_methods(record)) if m not in members]
     option = OPTIONS.get(sweeps[0].option, sweeps[0].option)
-    ticks = [f"{value:g}" for value in values]
-    panel_width = 0.075 * sum(len(tick) + 1 for tick in ticks) + 0.7  # inches
+    across = min(2 if len(values) > 5 else 3, len(pools))  # with room for the tick labels
     with style.house_style():
-        across = max(1, min(3, int(style.WIDTH / panel_width)))
         figure, grid = style.panels(len(pools), across, 2.35)
         for axes, pool in zip(grid, pools, strict=True):
             for method in others:
                 score = queries.score(record, method, final, pool.name)
                 if score is not None:
-                    line = {"color": looks[method].colour, "linestyle": looks[method].line}
-                    axes.axhline(score.mean, linewidth=1.2, zorder=2, **line)
+                    look = looks[method]
+                    axes.axhline(score.mean, color=look.colour, linestyle=look.line, linewidth=1.2)
             for n, sweep in enumerate(sweeps):
                 scores = {
                     values.index(value): queries.score(record, label, final, pool.name)
@@ -136,7 +135,7 @@ def _sweep_figure(record: Record, sweeps: Sequence[Sweep]) -> ReportFigure:
                 style.draw_scores(axes, scores, looks[sweep.representative], offset, capsize=2)
             axes.set_title(pool.label)
             axes.set_xlabel(option)
-            axes.set_xticks(range(len(values)), ticks, fontsize=8)
+            axes.set_xticks(range(len(values)), [f"{value:g}" for value in values], fontsize=8)
             axes.grid(axis="x", visible=False)
             low, high = axes.get_ylim()
             extra = max(0.0, MIN_SPAN - (high - low)) / 2
@@ -195,5 +194,5 @@ def _draw_curves(axes: Axes, curves: Sequence[Sequence[float]], start: int, look
         axes.plot(epochs, curve, color=look.colour, linewidth=0.5, alpha=0.45)
     length = max(map(len, curves), default=0)
     mean = [statistics.fmean(c[i] for c in curves if i < len(c)) for i in range(length)]
-    line = {"color": look.colour, "linestyle": look.line, "marker": "." if length == 1 else ""}
-    axes.plot(range(start, start + length), mean, **line)
+    (line,) = axes.plot(range(start, start + length), mean, color=look.colour)
+    line.set(linestyle=look.line, marker="." if length == 1 else "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,8 +13,6 @@ from kedge.report import queries
 from kedge.report.style import ReportFigure, looks
 from kedge.report.summary import describe_method
 from kedge.report.table import Table
-
-PIXELS_PER_INCH = (58, 125)  # limits between which the text of a figure is readable
 
 
 def render_page(
@@ -47,20 +44,8 @@ def render_page(
             (method, look, describe_method(method)) for method, look in looks(methods).items()
         ],
         tables=tables,
-        figures=[_picture(figure, svg) for figure, svg in figures],
+        # As data URLs, because ids of several inline SVGs would clash.
+        figures=[(figure, base64.b64encode(svg).decode("ascii")) for figure, svg in figures],
         links={part: quote(f"{RecordSet.folder_of(part)}/report.html") for part in parts if part},
         record=parts.get(""),
     )
-
-
-def _picture(figure: ReportFigure, svg: bytes) -> dict[str, Any]:
-    """The figure as a data URL, because ids of several inline SVGs would clash."""
-    inches = figure.figure.get_figwidth()
-    return {
-        "key": figure.key,
-        "title": figure.title,
-        "caption": figure.caption,
-        "source": "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii"),
-        "min_width": round(inches * PIXELS_PER_INCH[0]),
-        "max_width": round(inches * PIXELS_PER_INCH[1]),
-    }

@@ -68,20 +68,19 @@ def _counterpart(
 ) -> Measurement | None:
     """From the part named after the row, or after the data set and the group of columns."""
     dataset = _substitutes(record_set, table).get(row.dataset, row.dataset)
-    names = (f"{dataset} {column.group}", column.group, dataset, "")
-    parts = [record_set.parts[name] for name in names if name in record_set.parts]
-    record = record_set.parts.get(row.label) if column.by_ways else next(iter(parts), None)
+    names = [f"{dataset} {column.group}", column.group, str(dataset), ""]
+    names = [row.label] if column.by_ways else names
+    record = next((record_set.parts[name] for name in names if name in record_set.parts), None)
     if record is None:
         return None
+    method, round = row.label, ROUNDS.get(column.group, record.rounds[-1])
     if column.by_ways:
         method, round = queries.base_method(record), queries.base_round(record)
-    else:
-        method, round = row.label, ROUNDS.get(column.group, record.rounds[-1])
     if not record.select(method, round):
         return None
     pools = record.pools(round)
-    names = queries.UNSEEN if column.pool == "unseen" else (column.pool,)
-    name = next((name for name in names if any(pool.pool == name for pool in pools)), "")
+    pool_names = queries.UNSEEN if column.pool == "unseen" else (column.pool,)
+    name = next((name for name in pool_names if any(pool.pool == name for pool in pools)), "")
     for pool in (pool for pool in pools if pool.pool == name):
         shape = queries.eval_shape(record, pool)
         if shape is not None and (shape.n_way, shape.n_shot) == (column.n_way, column.n_shot):
@@ -93,9 +92,8 @@ def _substitutes(record_set: RecordSet, table: PaperTable) -> dict[str | None, s
     """Our data sets for the paper's, in its order, from parts such as "drawings 1-shot"."""
     groups = {column.group for column in table.columns}
     ends = [(part, group) for part in record_set.parts for group in groups]
-    names = dict.fromkeys(p.removesuffix(f" {g}") for p, g in ends if p.endswith(f" {g}"))
-    ours = list(names)
-    if set(ours) & set(table.datasets) or len(ours) != len(table.datasets):
+    ours = dict.fromkeys(p.removesuffix(f" {g}") for p, g in ends if p.endswith(f" {g}"))
+    if ours.keys() & set(table.datasets) or len(ours) != len(table.datasets):
         return {}
     return dict(zip(table.datasets, ours, strict=True))
 
@@ -110,25 +108,17 @@ def agreement(
         for a, b in itertools.combinations(table.rows, 2):
             one, other = ours.get((a, column)), ours.get((b, column))
             difference = a.cells[at].mean - b.cells[at].mean
-            doubtful = _is_doubtful(a.cells[at]) or _is_doubtful(b.cells[at])
-            if (
-                one is None
-                or other is None
-                or a.dataset != b.dataset
-                or difference == 0
-                or doubtful
-            ):
+            if one is None or other is None or a.dataset != b.dataset or difference == 0:
+                continue
+            # Doubtful: the paper prints another value elsewhere, or this one in the wrong column.
+            kinds = {paper.faults()[fault].kind for r in (a, b) for fault in r.cells[at].faults}
+            if kinds & {"value", "columns"}:
                 continue
             our_difference = one.minus(other)
             if our_difference is not None and (sign := queries.sign(our_difference)):
                 clear += 1
                 same += (sign > 0) == (difference > 0)
     return same, clear
-
-
-def _is_doubtful(cell: paper.Cell) -> bool:
-    """Whether the paper prints another value elsewhere, or printed this one in the wrong place."""
-    return any(paper.faults()[fault].kind in ("value", "columns") for fault in cell.faults)
 
 
 def order_sentence(ours: Counterparts, table: PaperTable) -> str:
@@ -154,7 +144,8 @@ def _our_cell(ours: Counterparts, table: PaperTable, row: paper.Row, column: pap
     measurement = ours.get((row, column))
     if measurement is None:
         return Cell(NONE, muted=True)
-    strong = row.competes and measurement.is_best
+    best = queries.best(measurement.record, measurement.round, measurement.pool.name)
+    strong = row.competes and measurement.method in best
     return score_cell(measurement.score, strong=strong, digits=DIGITS)
 
 
@@ -199,18 +190,17 @@ def _caption(ours: Counterparts, table: PaperTable) -> str:
 def _differing_settings(records: Sequence[Record], table: PaperTable) -> list[str]:
     """Sentences on what differs between our runs and the paper's."""
     setting, configs = paper.setting(), [record.config for record in records]
-    backbones = map(captions.backbone_name, records)
+    backbones = [captions.part_name(record, "backbone") for record in records]
     schedules = [captions.schedule_length(c["schedule"]) for c in configs if "schedule" in c]
     pairs = {
         "Backbone": ([PAPER_NAMES.get(b, b) for b in backbones], table.backbone),
-        "Head": ([c["head"]["head"] for c in configs if "head" in c], table.head),
+        "Head": ([captions.part_name(record, "head") for record in records], table.head),
         "Training in each round": (
             schedules, f"{setting.epochs} epochs of {setting.episodes_per_epoch} episodes"
         ),
         "Seeds": ([str(len(record.seeds)) for record in records], "not stated"),
     }  # fmt: skip
-    abouts = dict.fromkeys(record.sentence.removesuffix(".") + "." for record in records)
-    sentences = [f"Ours: {' '.join(abouts)}"]
+    sentences = []
     for what, (values, theirs) in pairs.items():
         ours = [value for value in dict.fromkeys(values) if value]
         if ours and ours != [theirs]:

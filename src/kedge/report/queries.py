@@ -106,13 +106,8 @@ def unseen_pools(record: Record, round: int) -> tuple[PoolInfo, ...]:
     """The pool of all unseen classes, once per shape of test episodes, by shots, then ways."""
     pools = record.pools(round)
     name = next((name for name in UNSEEN if any(p.pool == name for p in pools)), "")
-    return tuple(
-        sorted((p for p in pools if p.pool == name), key=lambda p: _order(eval_shape(record, p)))
-    )
-
-
-def _order(shape: EpisodeShape | None) -> tuple[tuple[int, int], ...]:
-    return (shape.shots, shape.ways) if shape else ()
+    unseen = [(eval_shape(record, p) or EpisodeShape(), p) for p in pools if p.pool == name]
+    return tuple(p for _, p in sorted(unseen, key=lambda pair: (pair[0].shots, pair[0].ways)))
 
 
 def train_shape(record: Record) -> EpisodeShape | None:
@@ -172,11 +167,6 @@ class Measurement:
     def score(self) -> Score | None:
         return score(self.record, self.method, self.round, self.pool.name)
 
-    @property
-    def is_best(self) -> bool:
-        return self.method in best(self.record, self.round, self.pool.name)
-
-    @property
     def _by_seed(self) -> dict[int, float]:
         runs = self.record.select(self.method, self.round)
         return {run.seed: run.scores[self.pool.name].mean for run in runs}
@@ -192,7 +182,7 @@ class Measurement:
         if a is None or b is None:
             return None
         if intervals_over_seeds(self.record) and self.record.seeds == other.record.seeds:
-            ours, theirs = self._by_seed, other._by_seed
+            ours, theirs = self._by_seed(), other._by_seed()
             if ours.keys() != theirs.keys():
                 return None
             return metrics.over_seeds([ours[seed] - theirs[seed] for seed in ours])

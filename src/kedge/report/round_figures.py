@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from kedge.evaluation.results import Score
 from kedge.experiments import metrics
 from kedge.experiments.records import PoolInfo, Record, Run
 from kedge.report import queries, style
@@ -17,7 +18,6 @@ from kedge.report.style import ReportFigure
 from kedge.report.sweeps import without_sweeps
 
 MAX_NUMBERS = 10  # columns of a matrix with a number in each cell
-MAX_NAMES = 6  # classes with a name in the figure of anchors
 Path = tuple[tuple[float, float], ...]  # the stored anchor, then its class after each round
 
 
@@ -34,52 +34,59 @@ def _line_options(method: str) -> dict[str, object]:
 
 def rounds_figure(record: Record) -> ReportFigure | None:
     """A panel per pool: accuracy after each round."""
-    pools = queries.table_pools(record, queries.final_round(record))
+    pools, methods = queries.table_pools(record, record.rounds[-1]), _methods(record)
     if len(queries.incremental_rounds(record)) < 2 or not pools:
         return None
-    methods, looks = _methods(record), style.looks(record.methods)
-    with style.house_style():
-        figure, grid = style.panels(len(pools), 3, 2.9, sharey=True)
-        for axes, pool in zip(grid, pools, strict=True):
-            for n, method in enumerate(methods):
-                scores = {t: queries.score(record, method, t, pool.name) for t in record.rounds}
-                offset = 0.04 * (n - (len(methods) - 1) / 2)
-                style.draw_scores(axes, scores, looks[method], offset, **_line_options(method))
-            axes.set_title(pool.label)
-            axes.set_xlabel("round")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        grid[0].set_ylabel("accuracy (%)")
-        style.add_legend(figure, [style.handle(m, looks[m], **_line_options(m)) for m in methods])
+    scores = {
+        p.label: {
+            m: {t: queries.score(record, m, t, p.name) for t in record.rounds} for m in methods
+        }
+        for p in pools
+    }
     caption = "Old: classes of earlier rounds. New: classes of the round. Bars: 95% intervals."
     caption += " Lines without markers: references." * any(map(queries.is_reference, methods))
+    figure = _draw_rounds(record, scores, "accuracy (%)")
     return ReportFigure("rounds", "Accuracy after each round", caption, figure)
 
 
 def drift_figure(record: Record) -> ReportFigure | None:
     """Anchor drift, relative to the distance between classes, after each round."""
-    rounds, looks = queries.incremental_rounds(record), style.looks(record.methods)
+    rounds = queries.incremental_rounds(record)
     methods = [m for m in _methods(record) if queries.family(m) != queries.PARAGON]
     drifts = {m: {t: metrics.relative_drift(record, m, t) for t in rounds} for m in methods}
     drifts = {m: by_round for m, by_round in drifts.items() if any(by_round.values())}
     if len(rounds) < 2 or not drifts:
         return None
-    with style.house_style():
-        figure, (axes,) = style.panels(1, 1, 2.9, width=5.4)
-        for n, (method, by_round) in enumerate(drifts.items()):
-            offset = 0.03 * (n - (len(drifts) - 1) / 2)
-            style.draw_scores(axes, by_round, looks[method], offset, **_line_options(method))
-        axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-        axes.set_ylabel("anchor drift / distance between classes")
-        style.add_legend(figure, [style.handle(m, looks[m], **_line_options(m)) for m in drifts])
     caption = (
         "Mean distance between a stored anchor and its class now, relative to the mean distance "
         "between two classes. Computed from the old images, which no method sees."
         + " Bars: 95% intervals over seeds."
         * queries.intervals_over_seeds(record)
     )
+    figure = _draw_rounds(record, {"": drifts}, "anchor drift / distance between classes")
+    figure.axes[0].set_ylim(bottom=min(0.0, figure.axes[0].get_ylim()[0]))
     return ReportFigure("drift", "Anchor drift", caption, figure)
+
+
+def _draw_rounds(
+    record: Record, scores: dict[str, dict[str, dict[int, Score | None]]], quantity: str
+) -> Figure:
+    """Scores over rounds, given by panel title, method and round."""
+    looks = style.looks(record.methods)
+    handles = {}
+    with style.house_style():
+        figure, grid = style.panels(len(scores), 3, 2.9, sharey=True)
+        for axes, (title, by_method) in zip(grid, scores.items(), strict=True):
+            for n, (method, by_round) in enumerate(by_method.items()):
+                offset, options = 0.04 * (n - (len(by_method) - 1) / 2), _line_options(method)
+                style.draw_scores(axes, by_round, looks[method], offset, **options)
+                handles[method] = style.handle(method, looks[method], **options)
+            axes.set_title(title)
+            axes.set_xlabel("round")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        grid[0].set_ylabel(quantity)
+        style.add_legend(figure, list(handles.values()))
+    return figure
 
 
 def matrix_figure(record: Record) -> ReportFigure | None:
@@ -92,14 +99,15 @@ def matrix_figure(record: Record) -> ReportFigure | None:
     known = [v for rows in values.values() for row in rows for v in row if math.isfinite(v)]
     if not known or len(queries.incremental_rounds(record)) < 2:
         return None
-    scale = {"vmin": min(known), "vmax": max(known)}
+    low, high = min(known), max(known)
     across = 2 if 5 < len(pools) <= MAX_NUMBERS else 3
     with style.house_style():
         height = min(0.9 + 0.24 * len(record.rounds), 2.6)
         figure, grid = style.panels(len(methods), across, max(1.8, height))
         for axes, method in zip(grid, methods, strict=True):
-            image = axes.imshow(values[method], cmap="cividis", aspect="auto", **scale)
-            _annotate_matrix(axes, record, values[method], pools, sum(scale.values()) / 2)
+            matrix = values[method]
+            image = axes.imshow(matrix, cmap="cividis", aspect="auto", vmin=low, vmax=high)
+            _annotate_matrix(axes, record, matrix, pools, (low + high) / 2)
             axes.set_title(shortened(method, 24))
         figure.supxlabel("classes of round", fontsize=9)
         figure.supylabel("after round", fontsize=9)
@@ -122,8 +130,8 @@ def _annotate_matrix(
     axes.set_yticks(range(0, len(record.rounds), every), list(map(str, record.rounds[::every])))
     steps = [sum(queries.is_delivered(p, t) for p in pools) - 0.5 for t in record.rounds]
     edges = [y - 0.5 for y in range(len(values) + 1)]
-    line = {"baseline": None, "color": "white", "linewidth": 2.5}
-    axes.stairs(steps, edges, orientation="horizontal", **line)
+    line = axes.stairs(steps, edges, orientation="horizontal", baseline=None)
+    line.set(edgecolor="white", linewidth=2.5)
     axes.set_xlim(-0.5, len(pools) - 0.5)
     axes.set_ylim(len(values) - 0.5, -0.5)
     for y, row in enumerate(values if every == 1 else ()):
@@ -156,10 +164,6 @@ def anchors_figure(record: Record) -> ReportFigure | None:
             axes.tick_params(labelsize=7.5)
         figure.supxlabel("first principal component", fontsize=9)
         figure.supylabel("second", fontsize=9)
-        for axes, by_class in zip(grid, paths.values(), strict=True):
-            outer = sorted(by_class, key=lambda name: -math.hypot(*by_class[name][0]))[:MAX_NAMES]
-            names = [(*by_class[name][0], name) for name in outer]
-            style.label_points(axes, names, _points_along(by_class.values()))
     share = number(100 * runs[0].measures.get("anchor_plane", math.nan), digits=0)
     caption = (
         "Ring: stored anchor of an old class. Arrow: to where the class is now, with a dot for "
@@ -188,16 +192,6 @@ def _anchor_paths(runs: Sequence[Run]) -> dict[str, Path]:
             if all(math.isfinite(x) for x in (*move.stored, *move.now)):
                 paths[move.name] = (*paths.get(move.name, (move.stored,)), move.now)
     return paths
-
-
-def _points_along(paths: Iterable[Path]) -> list[tuple[float, float]]:
-    """Points on the lines of paths, close enough that no name covers a line."""
-    return [
-        (x + (u - x) * k / 8, y + (v - y) * k / 8)
-        for path in paths
-        for (x, y), (u, v) in pairwise(path)
-        for k in range(9)
-    ]
 
 
 def _draw_path(axes: Axes, path: Path, colour: str) -> None:

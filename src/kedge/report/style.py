@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
 
 from kedge.evaluation.results import Score
 from kedge.report.format import shortened
@@ -29,18 +28,16 @@ from kedge.report.sweeps import find_sweeps
 
 WIDTH = 6.2  # inches: the text of a figure stays readable on a phone
 INK, QUIET, RULE = "#222222", "#666666", "#d9d9d9"
-COLOURS = {
-    "NU": "#767676",
-    "FT": "#d55e00",
-    "DFA": "#009e73",
-    "IDA": "#0072b2",
-    "EIML": "#cc79a7",
-    "EWC": "#e69f00",
-    "PAR": "#222222",
+LOOKS = {  # colour and marker
+    "NU": ("#767676", "X"),
+    "FT": ("#d55e00", "s"),
+    "DFA": ("#009e73", "^"),
+    "IDA": ("#0072b2", "o"),
+    "EIML": ("#cc79a7", "v"),
+    "EWC": ("#e69f00", "D"),
+    "PAR": ("#222222", "P"),
 }
-MARKERS = {"NU": "X", "FT": "s", "DFA": "^", "IDA": "o", "EIML": "v", "EWC": "D", "PAR": "P"}
-OTHER_COLOURS = ("#56b4e9", "#882255", "#999933", "#44aa99", "#aa4499")  # of unknown methods
-OTHER_MARKERS = "ph<>d"
+OTHER_LOOKS = tuple(zip(("#56b4e9", "#882255", "#999933", "#44aa99"), "ph<>", strict=True))
 LINES = ("-", "--", ":", "-.")  # of the variants of a method
 STYLE = Path(__file__).with_name("report.mplstyle")
 
@@ -67,18 +64,19 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
     The plain label of a method has its first look; all labels of a sweep share one.
     """
     stems = {m: sweep.stem for sweep in reversed(find_sweeps(labels)) for m in sweep.members}
-    unknown = sorted({family(m) for m in labels} - COLOURS.keys())
-    colours = COLOURS | dict(zip(unknown, itertools.cycle(OTHER_COLOURS), strict=False))
-    markers = MARKERS | dict(zip(unknown, itertools.cycle(OTHER_MARKERS), strict=False))
+    unknown = sorted({family(m) for m in labels} - LOOKS.keys())
+    families = LOOKS | dict(zip(unknown, itertools.cycle(OTHER_LOOKS), strict=False))
     result = {}
     for label in labels:
         name = family(label)
         variants = dict.fromkeys(stems.get(m, m) for m in labels if family(m) == name)
         variant = sorted(variants, key=lambda stem: stem != name).index(stems.get(label, label))
+        colour, marker = families[name]
         white = 0.3 * (variant // 2 % 3)
-        colour = to_hex([part + (1 - part) * white for part in to_rgb(colours[name])])
+        red, green, blue = (part + (1 - part) * white for part in to_rgb(colour))
+        colour = to_hex((red, green, blue))
         line = LINES[(variant + (name == BASE)) % len(LINES)]  # NU is dashed
-        result[label] = Look(colour, "white" if variant % 2 else colour, markers[name], line)
+        result[label] = Look(colour, "white" if variant % 2 else colour, marker, line)
     return result
 
 
@@ -115,7 +113,7 @@ def draw_scores(
     errorbar(axes, xs, means, look, yerr=errors, linestyle=look.line, **options)
 
 
-def errorbar(axes: Axes, x: object, y: object, look: Look, **options: Any) -> None:
+def errorbar(axes: Axes, x: Any, y: Any, look: Look, **options: Any) -> None:
     """Points with error bars; a line only if `linestyle` is given."""
     defaults = {"linestyle": "", "marker": look.marker, "markersize": 5.5, "elinewidth": 1.2}
     options = {**defaults, "zorder": 3, **options}
@@ -138,36 +136,6 @@ def add_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
     figure.set_figheight(figure.get_figheight() + 0.19 * (lines - 1))
     columns = math.ceil(len(handles) / lines)
     figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
-
-
-def label_points(
-    axes: Axes, names: Sequence[tuple[float, float, str]], obstacles: Sequence[tuple[float, float]]
-) -> None:
-    """Write names beside points, covering neither obstacles nor each other; final layout step.
-
-    A name that has no free position near its point is left out.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    occupied = [
-        Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)  # pixels
-        for x, y in axes.transData.transform(obstacles).tolist()
-    ]
-    for x, y, name in names:
-        text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=8)
-        for dx, dy in itertools.product((6, -6, 0), (6, -6, 0)):
-            text.set_position((dx, dy))
-            text.set_ha("left" if dx > 0 else "right" if dx < 0 else "center")
-            text.set_va("bottom" if dy > 0 else "top" if dy < 0 else "center")
-            box = text.get_window_extent()
-            inside = axes.bbox.contains(*box.p0) and axes.bbox.contains(*box.p1)
-            if inside and not any(box.overlaps(other) for other in occupied):
-                occupied.append(box)
-                break
-        else:
-            text.remove()
 
 
 def encode(figure: Figure, format: Literal["svg", "png"]) -> bytes:

@@ -61,10 +61,10 @@ class Column:
 class Table:
     key: str  # for links and labels: "accuracy", "differences", …
     title: str
-    stub: str  # heading of the column of row labels
     columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     caption: str
+    stub: str = "method"  # heading of the column of row labels
     notes: tuple[tuple[str, str], ...] = ()  # footnotes: mark and sentence
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from itertools import groupby
 
 from kedge.experiments import metrics
 from kedge.experiments.records import Record
 from kedge.report import captions, queries
 from kedge.report.cells import (
-    class_count,
     difference_cell,
     metric_cell,
     pool_columns,
@@ -16,10 +16,8 @@ from kedge.report.cells import (
     score_row,
     shape_columns,
 )
-from kedge.report.format import NONE, byte_size, duration, number, pool_phrase
+from kedge.report.format import NONE, byte_size, counted, duration, number, pool_phrase
 from kedge.report.table import Cell, Column, Row, Section, Table
-
-MARKS = "▲ ahead, ▼ behind: the interval excludes zero."
 
 
 def all_tables(record: Record) -> tuple[Table, ...]:
@@ -42,11 +40,9 @@ def accuracy_table(record: Record, round: int) -> Table:
     """Methods by pools after a round, the best of each column in bold."""
     pools = queries.table_pools(record, round)
     best = {pool.name: queries.best(record, round, pool.name) for pool in pools}
-    base, competitors, paragon = [], [], []
-    for method in queries.methods_after(record, round):
-        group = {queries.BASE: base, queries.PARAGON: paragon}
-        rows = group.get(queries.family(method), competitors)
-        rows.append(score_row(record, method, round, best))
+    methods = queries.methods_after(record, round)
+    references = [m for m in methods if queries.is_reference(m)]
+    groups = groupby(methods, lambda m: queries.family(m) if m in references else "")
     final = round == queries.final_round(record)
     caption = [captions.accuracy_over(record, round)]
     if final and any(best.values()):
@@ -54,16 +50,16 @@ def accuracy_table(record: Record, round: int) -> Table:
             "Bold: the best incremental method and those not clearly worse (the interval of the "
             "paired difference includes zero)."
         )
-    if final and (base or paragon):
-        names = [row.label for row in (*base, *paragon)]
-        caption.append(f"{' and '.join(names)}: reference{'s' * (len(names) > 1)}.")
+    if final and references:
+        caption.append(f"References, which do not compete: {', '.join(references)}.")
     several = len(queries.incremental_rounds(record)) > 1
     return Table(
         key="accuracy" if final else f"accuracy-round-{round}",
         title=f"Accuracy after round {round}" if several else "Accuracy",
-        stub="method",
         columns=pool_columns(pools),
-        sections=tuple(Section(tuple(rows)) for rows in (base, competitors, paragon) if rows),
+        sections=tuple(
+            Section(tuple(score_row(record, m, round, best) for m in group)) for _, group in groups
+        ),
         caption=" ".join([*caption, captions.settings(record)] if final else caption).strip(),
     )
 
@@ -85,18 +81,15 @@ def differences_table(record: Record) -> Table | None:
             sections.append(Section(tuple(rows), lead if len(leads) > 1 else ""))
     if not sections:
         return None
-    over = (
-        f"over the {len(record.seeds)} seeds (Student’s t)"
-        if queries.intervals_over_seeds(record)
-        else "over episodes, which both methods share"
-    )
+    over = "seeds (Student’s t)" if queries.intervals_over_seeds(record) else "episodes"
     return Table(
         key="differences",
         title=f"{leads[0]} minus the others, on the same episodes",
         stub="difference",
         columns=pool_columns(pools),
         sections=tuple(sections),
-        caption=f"Percentage points, paired, ± 95% interval {over}. {MARKS}",
+        caption=f"Percentage points, paired, ± 95% interval over {over}. "
+        "▲ ahead, ▼ behind: the interval excludes zero.",
     )
 
 
@@ -111,7 +104,6 @@ def shapes_table(record: Record) -> Table | None:
     return Table(
         key="shapes",
         title="Tested at other ways and shots",
-        stub="method",
         columns=shape_columns(record, pools),
         sections=(Section(tuple(score_row(record, m, round, best) for m in methods)),),
         caption=f"On {pool_phrase(pools[0])}. {captions.accuracy_over(record, round)}",
@@ -127,34 +119,19 @@ def metrics_table(record: Record) -> Table | None:
     with_gap = pool is not None and {metrics.LOWER, metrics.UPPER} <= set(methods)
     rows = []
     for method in methods:
-        average, forgetting, transfer = (
-            metrics.by_seed(record, method, round, metric)
-            for metric in (metrics.average_accuracy, metrics.forgetting, metrics.backward_transfer)
-        )
-        gap = metrics.gap_closed(record, method, round, pool.name) if pool else None
-        cells = (
-            metric_cell(average),
-            metric_cell(forgetting, signs=True),
-            metric_cell(transfer, signs=True),
-            *([metric_cell(gap, factor=100, digits=0, unit="%")] if with_gap else []),
-            metric_cell(metrics.relative_drift(record, method, round), digits=2),
-        )
-        rows.append(Row(method, cells, muted=queries.is_reference(method)))
-    over = (
-        f"mean ± 95% interval over {len(record.seeds)} seeds (Student’s t)"
-        if queries.intervals_over_seeds(record)
-        else "no intervals with fewer than three seeds"
-    )
-    gap_closed = (
-        f"Gap closed: share of the way from FT to PAR on {pool_phrase(pool)}, "
-        "– if PAR is not clearly ahead of FT. "
-        if pool and with_gap
-        else ""
-    )
+        cells = [metric_cell(metrics.by_seed(record, method, round, metrics.average_accuracy))]
+        for metric in (metrics.forgetting, metrics.backward_transfer):
+            cells.append(metric_cell(metrics.by_seed(record, method, round, metric), signs=True))
+        if pool and with_gap:
+            gap = metrics.gap_closed(record, method, round, pool.name)
+            cells.append(metric_cell(gap, factor=100, digits=0, unit="%"))
+        cells.append(metric_cell(metrics.relative_drift(record, method, round), digits=2))
+        rows.append(Row(method, tuple(cells), muted=queries.is_reference(method)))
+    seeds = f"{len(record.seeds)} seeds (Student’s t)"
+    over = f", mean ± 95% interval over {seeds}" if queries.intervals_over_seeds(record) else ""
     return Table(
         key="metrics",
         title="Metrics over rounds",
-        stub="method",
         columns=(
             Column("accuracy", note="average"),
             Column("forgetting", note="points"),
@@ -163,11 +140,12 @@ def metrics_table(record: Record) -> Table | None:
             Column("anchor drift", note="relative"),
         ),
         sections=(Section(tuple(rows)),),
-        caption=f"After round {round}; {over}. Accuracy: mean over rounds of the accuracy on their "
-        "classes. Forgetting: best earlier accuracy minus accuracy now, on the classes of earlier "
-        "rounds (lower is better). Backward transfer: accuracy now minus accuracy right after "
-        f"their own round. {gap_closed}Anchor drift: distance of an anchor from its class now, "
-        "relative to the distance between two classes.",
+        caption=f"After round {round}{over}. Accuracy: mean over the rounds so far, on the classes "
+        "of each. Forgetting: best earlier accuracy minus accuracy now, on the classes of earlier "
+        "rounds; lower is better. Backward transfer: accuracy now minus accuracy right after their "
+        "own round. "
+        + "Gap closed: share of the way from FT to PAR; – if PAR is not clearly ahead. " * with_gap
+        + "Anchor drift: distance of an anchor from its class, relative to that between classes.",
     )
 
 
@@ -192,9 +170,9 @@ def matrix_table(record: Record) -> Table | None:
     return Table(
         key="matrix",
         title="Classes of each round after each round",
-        stub="method",
         columns=tuple(
-            Column(pool.name.replace("_", " "), "classes of", class_count(pool)) for pool in pools
+            Column(pool.name.replace("_", " "), "classes of", counted(pool.n_classes, "classes"))
+            for pool in pools
         ),
         sections=tuple(sections),
         caption="Accuracy in % ± 95% interval. Row: the model after a round. Column: the classes "
@@ -224,7 +202,6 @@ def seeds_table(record: Record) -> Table | None:
     return Table(
         key="seeds",
         title="Accuracy by seed",
-        stub="method",
         columns=pool_columns(pools),
         sections=tuple(sections),
         caption="Accuracy in % ± 95% interval over the episodes of one seed. Each seed draws its "
@@ -251,7 +228,6 @@ def cost_table(record: Record) -> Table:
     return Table(
         key="cost",
         title="Cost",
-        stub="method",
         columns=(Column("training time"), Column("peak memory"), Column("kept per old class")),
         sections=(Section(tuple(rows)),),
         caption=f"Training time{over}; peak memory (on the CPU: of the process); bytes stored per "
