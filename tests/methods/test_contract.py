@@ -100,7 +100,7 @@ def past(name: str, head: str) -> Past:
 def some_inputs(
     past: Past, n_anchors: int = 5, seed: int = 0, move: float = 0.5
 ) -> AlignmentInputs:
-    """A step in which all that is trained has moved, with as much beside it as it asks for."""
+    """A step in which everything trainable has moved, with all that the method asks for."""
     alignment, model = past.alignment, past.model
     old = normal(N, D, seed=seed)
     anchors = model.head.anchors(list(normal(n_anchors, 7, D, seed=seed + 2)))
@@ -127,7 +127,7 @@ def some_inputs(
 
 
 def at_rest(inputs: AlignmentInputs, move: float = 0.0, seed: int = 0) -> AlignmentInputs:
-    """The same step, with all that is trained where the teacher has it, but for a move."""
+    """The same step, with everything trainable at the teacher's values plus a random move."""
     old = dict(inputs.old_weights, new=inputs.old)
     if inputs.rehearsal is not None:
         old["rehearsal"] = inputs.rehearsal.old
@@ -141,13 +141,13 @@ def at_rest(inputs: AlignmentInputs, move: float = 0.0, seed: int = 0) -> Alignm
 
 
 def trained(inputs: AlignmentInputs) -> dict[str, Tensor]:
-    """All that a gradient may reach."""
+    """Everything trainable, by name."""
     task = {} if inputs.rehearsal is None else {"rehearsal": inputs.rehearsal.new}
     return {**inputs.new_weights, "new": inputs.new, **task}
 
 
 def put(inputs: AlignmentInputs, values: dict[str, Tensor]) -> AlignmentInputs:
-    """The same step with other values for all that is trained."""
+    """The same step with other values of everything trainable."""
     task = inputs.rehearsal and replace(inputs.rehearsal, new=values["rehearsal"])
     weights = {key: values[key] for key in inputs.new_weights}
     return replace(inputs, new=values["new"], new_weights=weights, rehearsal=task)

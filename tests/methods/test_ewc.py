@@ -159,7 +159,7 @@ def test_episodes_fit_small_pools(counts: list[int]) -> None:
 @pytest.mark.parametrize("counts", [[1, 5], [9]])
 def test_too_small_a_pool_is_an_error(counts: list[int]) -> None:
     pool = some_pool(counts)
-    with pytest.raises(KedgeError, match="EWC .* the old pool"):
+    with pytest.raises(KedgeError, match=r"EWC .* the old pool"):
         ElasticWeightConsolidation().remember(some_model("prototype", pool), pool, {}, 0)
 
 

@@ -98,8 +98,8 @@ def test_onnx_gives_what_pytorch_gives(
     how = {  # what is written, the options, and what it must give
         "features": ("prototype", [], models["prototype"]),
         "support by prototype": ("prototype", ["--support", str(support)], None),
-        "known by ecm": ("ecm", ["--known"], models["ecm"].classifier()),
-        "both by ridge": ("ridge", ["--known", "--support", str(support)], None),
+        "known by ecm": ("ecm", ["--include-known"], models["ecm"].classifier()),
+        "both by ridge": ("ridge", ["--include-known", "--support", str(support)], None),
     }
     outs = {name: tmp_path / "new" / f"{name}.onnx" for name in how}
     commands = [
@@ -112,7 +112,7 @@ def test_onnx_gives_what_pytorch_gives(
     for name, (head, options, expected) in how.items():
         model = models[head]
         if expected is None:
-            expected = model.classifier(support, known="--known" in options)
+            expected = model.classifier(support, known="--include-known" in options)
         for n in (1, 7):
             images = pictures(model.config.n_channels, model.config.image_size, n)
             if isinstance(expected, Model):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from kedge.utils.text import normalize_name
 VIRTUAL_SAMPLES = 10  # images, as which a stored class mean counts beside new examples
 
 
+@runtime_checkable
 class ClassifierModel(Protocol):
     """The part of a `Model` that a classifier needs."""
 

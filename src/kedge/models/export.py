@@ -64,11 +64,11 @@ def check_installed() -> None:
 def export_onnx(what: Model | Classifier, path: str | Path) -> None:
     """Write the backbone of a model, or a classifier with its classes, to an ONNX file."""
     check_installed()
-    model, classes, representatives = what, None, None
-    if isinstance(what, Classifier):
-        model, classes, representatives = what.model, what.classes, what.representatives.cpu()
+    classifier = what if isinstance(what, Classifier) else None
+    model = what.model if isinstance(what, Classifier) else what
     assert isinstance(model, Model)
-    model = model.to("cpu")
+    model, classes = model.to("cpu"), classifier and classifier.classes
+    representatives = classifier and classifier.representatives.cpu()
     size, channels = model.config.image_size, model.config.n_channels
     try:
         with _quiet():
