@@ -262,10 +262,7 @@ def parquet(folder: Path, by_image: bool = False) -> Written:
             path = folder / "data" / f"{called}-{k:05}-of-{shards:05}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=4)
-    says = tuple(
-        f"5 of the 5 classes of {part} are in an earlier part too: this split is by image"
-        for part in ("val", "test")
-    )
+    says = ("5 of the 5 classes of val", "5 of the 5 classes of test")
     return Written(folder, images, "ParquetReader", 24, says=says if by_image else ())
 
 
@@ -408,10 +405,7 @@ def tiny_imagenet(folder: Path) -> Written:
     put(place / "test" / "images" / "test_0.JPEG", encoded(picture(0, 9, 64), "JPEG"))
     put(place / "wnids.txt", "\n".join(WNIDS))
     put(place / "words.txt", "".join(f"{name}\ta word, another\n" for name in WNIDS))
-    says = (
-        "1 image of test has no class and was left out",
-        "5 of the 5 classes of val are in an earlier part too: this split is by image",
-    )
+    says = ("1 image skipped (test", "5 of the 5 classes of val")
     return Written(folder, images, "TinyImageNetReader", 64, lossy=True, says=says)
 
 
@@ -427,9 +421,7 @@ def class_folders(folder: Path) -> Written:
         for i, kind in enumerate(kinds):
             content = encoded(images["", name][i], kind)
             put(folder / name / f"{i}.{kinds[kind]}", content)
-    return Written(
-        folder, images, "FolderReader", 48, lossy=True, says=("images of several modes (",)
-    )
+    return Written(folder, images, "FolderReader", 48, lossy=True, says=("modes",))
 
 
 def plain(n: int = 3) -> dict[tuple[str, str], list[np.ndarray]]:
