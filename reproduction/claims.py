@@ -76,14 +76,15 @@ def tables_1_to_6(study: Study) -> bool:
 
 def tables_1_and_7(study: Study) -> bool:
     """One update with prototypes, where the paper has EIML."""
-    return study.head == "prototypes" and study.setting in ("random", "many", "domain")
+    prototypes = study.head == "prototypes" and _as_in_paper(study)
+    return prototypes and study.setting in ("random", "many", "domain")
 
 
 def paragon_ahead(study: Study) -> bool:
     """Repeats table 1 or 6, and PAR is ahead of FT: else there is nothing to approach."""
     lead = study.effect("PAR", "FT", "unseen")
-    counts = study.head == "prototypes" and study.setting in ("random", "two rounds")
-    return counts and lead is not None and lead.mean > 0
+    repeats = study.head == "prototypes" and study.setting in ("random", "two rounds")
+    return repeats and lead is not None and lead.mean > 0
 
 
 def other_domain(study: Study) -> bool:
