@@ -107,7 +107,7 @@ class ExemplarIncrementalMetaLearning(Alignment):
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """Exemplars of all classes. Those of a class that is delivered again are replaced."""
-        chosen = self._nearest(model, pool) if self.choice == "nearest" else self._any(pool, seed)
+        chosen = self._choose(model, pool, seed)
         images = pool.table.take(torch.cat(chosen))
         counts = [len(rows) for rows in chosen]
         names: list[str | None] = [*pool.classes]
@@ -126,24 +126,21 @@ class ExemplarIncrementalMetaLearning(Alignment):
             "names": torch.tensor(list(encoded_names), dtype=torch.uint8),  # tensors only
         }
 
-    def _any(self, pool: Pool, seed: int) -> list[Int64[Tensor, " _"]]:
-        """Rows of each class, chosen by the seed and the name of the class alone.
-
-        A smaller number of exemplars is a subset of a larger one.
-        """
-        chosen = []
-        for name, rows in zip(pool.classes, pool.class_rows, strict=True):
-            order = generator("exemplars", seed, name).permutation(len(rows))
-            chosen.append(rows[torch.from_numpy(order[: self.exemplars])].sort().values)
-        return chosen
-
-    def _nearest(self, model: Model, pool: Pool) -> list[Int64[Tensor, " _"]]:
-        chosen = []
-        for rows, features in zip(pool.class_rows, model.class_features(pool), strict=True):
-            distances = (features - features.mean(0)).square().sum(1).cpu()
-            order = distances.argsort(stable=True)
-            chosen.append(rows[order[: self.exemplars]].sort().values)
-        return chosen
+    def _choose(self, model: Model, pool: Pool, seed: int) -> list[Int64[Tensor, " _"]]:
+        """Rows of each class. A random choice depends on the seed and the name of the class alone,
+        and a smaller number of exemplars is a subset of a larger one."""
+        if self.choice == "random":
+            orders = [
+                torch.from_numpy(generator("exemplars", seed, name).permutation(len(rows)))
+                for name, rows in zip(pool.classes, pool.class_rows, strict=True)
+            ]
+        else:
+            orders = [
+                (z - z.mean(0)).square().sum(1).cpu().argsort(stable=True)
+                for z in model.class_features(pool)
+            ]
+        pairs = zip(pool.class_rows, orders, strict=True)
+        return [rows[order[: self.exemplars]].sort().values for rows, order in pairs]
 
 
 @dataclass(frozen=True)

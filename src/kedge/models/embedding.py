@@ -81,11 +81,10 @@ class Embedding(nn.Module):
                 f"{config.image_size} px ({reason})."
             ) from None
         self.train()
-        if not isinstance(features, Tensor):
-            kind = type(features).__name__
-            raise KedgeError(f"The backbone gives a {kind}; it must give a tensor of shape (b, d).")
-        if features.ndim != 2:
-            raise KedgeError(f"The backbone gives {features.ndim} dimensions; it must give (b, d).")
+        is_tensor = isinstance(features, Tensor)
+        if not is_tensor or features.ndim != 2:
+            given = f"{features.ndim} dimensions" if is_tensor else f"a {type(features).__name__}"
+            raise KedgeError(f"The backbone gives {given}; it must give a tensor of shape (b, d).")
         return int(features.shape[1])
 
 

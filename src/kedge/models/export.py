@@ -67,8 +67,8 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
     classifier = what if isinstance(what, Classifier) else None
     model = what.model if isinstance(what, Classifier) else what
     assert isinstance(model, Model)
-    model, classes = model.to("cpu"), classifier and classifier.classes
-    representatives = classifier and classifier.representatives.cpu()
+    model, classes = model.to("cpu"), None if classifier is None else classifier.classes
+    representatives = None if classifier is None else classifier.representatives.cpu()
     size, channels = model.config.image_size, model.config.n_channels
     try:
         with _quiet():
