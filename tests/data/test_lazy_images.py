@@ -1,4 +1,4 @@
-"""Images that stay in their packed file: indexed as a tensor is, and never resident."""
+"""Images that stay in their packed file are indexed like a tensor and never resident."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kedge import api
-from kedge.config import EpisodeShape, Schedule
-from kedge.data import lazy_images as rows_module
-from kedge.data import pools
+from kedge.benchmarks.base import Benchmark, Split
+from kedge.data import lazy_images
 from kedge.data import table as table_module
 from kedge.data.inspect import inspect_table
 from kedge.data.lazy_images import LazyImages
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every packed file counts as too large for the memory."""
-    monkeypatch.setattr(table_module, "SMALL", 0)
+    monkeypatch.setattr(table_module, "EAGER_BYTES", 0)
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def rows_of(table: ImageTable) -> LazyImages:
 # ── as a tensor ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_small_files_are_read_and_large_ones_are_not(path: Path, table: ImageTable) -> None:
+def test_only_small_files_are_loaded(path: Path, table: ImageTable) -> None:
     assert isinstance(table.images, LazyImages)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_module, "SMALL", PIXELS.numel())
+        patch.setattr(table_module, "EAGER_BYTES", PIXELS.numel())
         assert torch.equal(ImageTable.load(path).images, PIXELS)
 
 
@@ -74,26 +74,25 @@ def test_looks_like_a_tensor(table: ImageTable) -> None:
     assert (rows.shape, rows.dtype, rows.ndim) == (PIXELS.shape, PIXELS.dtype, PIXELS.ndim)
     assert (len(rows), rows.numel()) == (len(PIXELS), PIXELS.numel())
     assert rows[0].numel() == 300
-    assert repr(rows).startswith("FileRows(60×3×10×10, '/")
+    assert repr(rows).startswith("LazyImages(60×3×10×10, '/")
 
 
 INDICES: dict[str, Any] = {
-    **{f"{i}": i for i in (0, 1, 59, -1, -60)},
-    **{f"slice {s}": slice(*s) for s in ((None,), (3,), (5, 9), (50, 99), (9, 5), (-3, None))},
-    **{f"every {n}": slice(None, None, n) for n in (2, 7, 100)},
-    "nothing": torch.empty(0, dtype=torch.int64),
-    "the last": torch.tensor([-1, 59, -60]),
-    "a number": torch.tensor(7),
-    "a grid": torch.randint(0, 60, (4, 5), generator=GENERATOR),
-    "a mask": LABELS == 2,
+    "first": 0,
+    "last": -1,
+    "slice": slice(5, 9),
+    "beyond": slice(50, 99),
+    "strided": slice(None, None, 7),
+    "empty": torch.empty(0, dtype=torch.int64),
+    "negative": torch.tensor([-1, 59, -60]),
+    "scalar": torch.tensor(7),
+    "grid": torch.randint(0, 60, (4, 5), generator=GENERATOR),
+    "mask": LABELS == 2,
     "neighbours": torch.arange(10, 40),
     "backwards": torch.arange(59, -1, -1),
-    "one, many times": torch.full((200,), 13),
-    **{
-        f"random {n}": torch.randint(0, 60, (n,), generator=GENERATOR)
-        for n in (1, 2, 3, 10, 100, 1000)
-    },
-    **{f"sorted {n}": torch.randperm(60, generator=GENERATOR)[:n].sort().values for n in (5, 50)},
+    "repeated": torch.full((200,), 13),
+    "random": torch.randint(0, 60, (1000,), generator=GENERATOR),
+    "sorted": torch.randperm(60, generator=GENERATOR)[:50].sort().values,
 }
 
 
@@ -103,7 +102,7 @@ def test_every_index_gives_what_a_tensor_gives(table: ImageTable, index: Any) ->
     assert found.shape == expected.shape
     assert torch.equal(found, expected)
     assert found.is_contiguous()
-    part = table.only(SOME)
+    part = table.subset(SOME)
     places = index % len(SOME) if isinstance(index, Tensor) and index.dtype.is_signed else None
     if places is not None:
         assert torch.equal(rows_of(part)[places], PIXELS[SOME][places])
@@ -112,49 +111,43 @@ def test_every_index_gives_what_a_tensor_gives(table: ImageTable, index: Any) ->
                 assert torch.equal(some.take(places), PIXELS[places])
 
 
-@pytest.mark.parametrize("n", [1, 7, 59, 60, 1000])
+@pytest.mark.parametrize("n", [7, 60])
 def test_split_gives_what_a_tensor_gives(table: ImageTable, n: int) -> None:
     found, expected = list(rows_of(table).split(n)), PIXELS.split(n)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    nothing = rows_of(table).rows(torch.empty(0, dtype=torch.int64))
+    nothing = rows_of(table).subset(torch.empty(0, dtype=torch.int64))
     assert [len(each) for each in nothing.split(n)] == [len(each) for each in PIXELS[:0].split(n)]
     assert torch.equal(torch.stack(list(rows_of(table))), PIXELS)
 
 
 @pytest.mark.parametrize("index", [60, -61, torch.tensor([0, 60]), torch.tensor([-61])])
-def test_rows_that_are_not_there_raise_as_of_a_tensor(table: ImageTable, index: Any) -> None:
+def test_missing_rows_raise_index_error(table: ImageTable, index: Any) -> None:
     with pytest.raises(IndexError):
         rows_of(table)[index]
     with pytest.raises(IndexError):
         PIXELS[index]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_rows_of_another_type_are_refused(table: ImageTable, dtype: torch.dtype) -> None:
     with pytest.raises(TypeError):
         rows_of(table)[torch.tensor([0, 1]).to(dtype)]
 
 
-def test_what_is_given_can_be_written_to(table: ImageTable) -> None:
-    """It is nobody else's: not the file's, and not that of the next who asks."""
-    rows_of(table)[3].zero_()
-    assert torch.equal(rows_of(table)[3], PIXELS[3])
-
-
 # ── the file ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_reading_goes_on_when_the_name_is_gone_or_another_file_has_it(
+def test_reading_continues_after_the_file_is_replaced_or_deleted(
     path: Path, table: ImageTable
 ) -> None:
     other = ImageTable(255 - PIXELS, LABELS, TABLE.classes, "other")
     other.save(path)
     assert torch.equal(rows_of(table)[:], PIXELS)
     path.unlink()
-    assert torch.equal(table.only(SOME).take(torch.arange(9)), PIXELS[SOME])
+    assert torch.equal(table.subset(SOME).take(torch.arange(9)), PIXELS[SOME])
 
 
-def test_file_that_becomes_shorter_is_told_of(path: Path, table: ImageTable) -> None:
+def test_truncated_file_is_reported(path: Path, table: ImageTable) -> None:
     os.truncate(path, path.stat().st_size - 60 - 301)  # parts stand last
     assert torch.equal(rows_of(table)[57], PIXELS[57])
     for index in (58, slice(None), torch.tensor([59, 0])):
@@ -162,16 +155,14 @@ def test_file_that_becomes_shorter_is_told_of(path: Path, table: ImageTable) -> 
             rows_of(table)[index]
 
 
-def test_reads_that_give_less_than_was_asked_for_go_on(
-    table: ImageTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_reads_continue(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system gives 2 GiB at most, and some file systems far less."""
     whole = os.preadv
     monkeypatch.setattr(os, "preadv", lambda file, into, at: whole(file, [into[0][:77]], at))
     assert torch.equal(rows_of(table)[:], PIXELS)
 
 
-def test_disk_that_fails_is_told_of(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_is_reported(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> int:
         raise OSError(5, "Input/output error")
 
@@ -180,23 +171,21 @@ def test_disk_that_fails_is_told_of(table: ImageTable, monkeypatch: pytest.Monke
         rows_of(table)[0]
 
 
-def test_system_that_takes_no_advice_reads_the_same(
-    table: ImageTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_works_without_posix_fadvise(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    monkeypatch.setattr(rows_module, "AHEAD", 2)
+    monkeypatch.setattr(lazy_images, "READAHEAD", 2)
     assert torch.equal(rows_of(table)[SOME], PIXELS[SOME])
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
-def test_file_is_closed_with_the_last_who_reads_it(path: Path, large: None) -> None:
+def test_file_is_closed_with_its_last_reader(path: Path, large: None) -> None:
     def n_open() -> int:
         gc.collect()
         links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
         return sum(os.path.exists(link) and os.path.samefile(link, path) for link in links)
 
     table = ImageTable.load(path)
-    part = table.only(SOME).only(torch.tensor([1, 2]))
+    part = table.subset(SOME).subset(torch.tensor([1, 2]))
     assert n_open() == 1
     del table
     assert n_open() == 1
@@ -229,14 +218,14 @@ def test_threads_read_at_once(table: ImageTable) -> None:
 
 FORKED = """
 import os, sys, torch, kedge.data.table
-kedge.data.table.SMALL = 0
+kedge.data.table.EAGER_BYTES = 0
 rows = kedge.ImageTable.load({path!r}).images
 whole = rows[:]
 children = []
 for seed in range(4):
     if (child := os.fork()) == 0:
         torch.manual_seed(seed)
-        for _ in range(100):
+        for _ in range(20):
             some = torch.randint(0, 60, (20,))
             if not torch.equal(rows[some], whole[some]):
                 os._exit(1)
@@ -248,6 +237,7 @@ assert torch.equal(rows[:], whole)
 """
 
 
+@pytest.mark.slow
 def test_forked_processes_read_at_once(path: Path, ready: Any) -> None:
     ended = ready(FORKED.format(path=str(path)))
     assert (ended.rc, ended.err) == (0, "")
@@ -259,7 +249,7 @@ def test_an_open_file_is_not_copied(table: ImageTable, copied: Any) -> None:
         copied(rows_of(table))
 
 
-def test_no_pipe_is_waited_for(tmp_path: Path) -> None:
+def test_named_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(KedgeError, match="not a packed image file, or damaged"):
         ImageTable.load(tmp_path / "pipe")
@@ -273,39 +263,25 @@ ABOUT = {"format": "kedge-images-1", "classes": ["a", "b"], "fingerprint": ""}
 METADATA = {"kedge": json.dumps(ABOUT)}
 ENTRIES: dict[str, dict[str, Any]] = {
     "beyond the file": {"data_offsets": [16, 529]},
-    "before the file": {"data_offsets": [-496, 16]},
     "over the labels": {"data_offsets": [8, 520]},
-    "with a gap": {"data_offsets": [17, 529]},
     "backwards": {"data_offsets": [528, 16]},
     "too long for its place": {"shape": [2, 1, 16, 17]},
-    "too short for its place": {"shape": [2, 1, 16, 15]},
     "of a negative size": {"shape": [-2, -1, 16, 16]},
-    "five-fold": {"shape": [2, 1, 16, 16, 1]},
     "flat": {"shape": [512]},
     "without a shape": {"shape": None},
-    "of a shape that is text": {"shape": "2"},
     "of half an image": {"shape": [2.0, 1, 16, 16]},
-    "of true images": {"shape": [True, 2, 16, 16]},
-    "huge": {"shape": [1 << 62, 1 << 62, 3, 3]},
     "very huge": {"shape": [10**4000] * 200},
     "signed": {"dtype": "I8"},
-    "of no type": {"dtype": None},
-    "in one place": {"data_offsets": [16]},
-    "in three places": {"data_offsets": [16, 17, 528]},
     "in no place": {"data_offsets": None},
     "at half a byte": {"data_offsets": [16, 528.0]},
 }
 HEADERS: dict[str, Any] = {
     **{f"images {what}": {"images": IMAGES | change} for what, change in ENTRIES.items()},
     "images that are a list": {"images": [1, 2]},
-    "images that are text": {"images": "data_offsets"},
-    "labels elsewhere": {"labels": TWO | {"data_offsets": [0, 8]}},
     "metadata that are a list": {"__metadata__": ["kedge"]},
-    "metadata that are a number": {"__metadata__": 7},
     "no metadata": {"__metadata__": None},
     "about that is a number": {"__metadata__": {"kedge": 7}},
     "about that is no JSON": {"__metadata__": {"kedge": "{"}},
-    "about that is a list": {"__metadata__": {"kedge": "[]"}},
     "about of others": {"__metadata__": {"other": "{}"}},
     "one tensor more": {"more": TWO},
 }
@@ -319,20 +295,17 @@ def forged(path: Path, change: dict[str, Any], size: int = 528) -> Path:
     return path
 
 
-def test_header_that_is_right_is_taken(tmp_path: Path, large: None) -> None:
+def test_valid_header_is_accepted(tmp_path: Path, large: None) -> None:
     table = ImageTable.load(forged(tmp_path / "right", {}))
     assert table.labels.tolist() == [0, 1]
     assert torch.equal(rows_of(table)[:], torch.zeros(2, 1, 16, 16, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("change", HEADERS.values(), ids=HEADERS)
-def test_header_that_is_wrong_is_refused(
-    tmp_path: Path, large: None, change: dict[str, Any]
-) -> None:
+def test_invalid_header_is_refused(tmp_path: Path, large: None, change: dict[str, Any]) -> None:
     with pytest.raises(KedgeError) as caught:
         ImageTable.load(forged(tmp_path / "wrong", change))
     assert str(caught.value).startswith(f"{tmp_path / 'wrong'}: ")
-    assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
@@ -341,7 +314,7 @@ def test_header_that_is_wrong_is_refused(
 
 
 @pytest.mark.parametrize("with_parts", [True, False])
-@pytest.mark.parametrize("n_classes", [1, 2, 3, 4, 5, 6])  # for headers of every length
+@pytest.mark.parametrize("n_classes", [1, 2, 5])  # for headers of several lengths
 def test_saved_file_is_that_of_safetensors(
     tmp_path: Path, with_parts: bool, n_classes: int
 ) -> None:
@@ -365,22 +338,15 @@ def test_saved_file_is_that_of_safetensors(
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
-def test_part_of_a_file_is_saved_as_one_in_memory_is(table: ImageTable, tmp_path: Path) -> None:
-    in_file, in_memory = table.only(SOME), TABLE.only(SOME)
+def test_subset_of_a_file_is_saved_like_one_in_memory(table: ImageTable, tmp_path: Path) -> None:
+    in_file, in_memory = table.subset(SOME), TABLE.subset(SOME)
     in_file.save(tmp_path / "a")
-    ImageTable(
-        in_memory.images,
-        in_memory.labels,
-        in_memory.classes,
-        in_file.source,
-        in_memory.parts,
-        in_memory.part,
-    ).save(tmp_path / "b")
+    replace(in_memory, source=in_file.source).save(tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     again = ImageTable.load(tmp_path / "a")
     assert torch.equal(rows_of(again)[:], PIXELS[SOME])
     assert again.fingerprint == in_memory.fingerprint
-    assert not [said for said in inspect_table(again, {}, 0).remarks if "checksum" in said]
+    assert not [remark for remark in inspect_table(again, {}, 0).remarks if "checksum" in remark]
 
 
 def test_saving_a_table_over_its_own_file(table: ImageTable, path: Path) -> None:
@@ -391,49 +357,37 @@ def test_saving_a_table_over_its_own_file(table: ImageTable, path: Path) -> None
 # ── which images these are ───────────────────────────────────────────────────────────────────
 
 
-def test_loaded_table_has_the_fingerprint_of_its_pixels(table: ImageTable) -> None:
-    assert table.fingerprint == table.pixel_fingerprint() == TABLE.fingerprint
-
-
-def test_fingerprint_of_a_part_says_which_rows_of_which_file(
+def test_fingerprint_of_a_subset_identifies_rows_and_file(
     table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ImageTable(255 - PIXELS, LABELS, TABLE.classes, "other")
     other.save(tmp_path / "other")
-    reached = table.only(torch.arange(60)).only(SOME)
-    expected = table.only(SOME).fingerprint
+    reached = table.subset(torch.arange(60)).subset(SOME)
+    expected = table.subset(SOME).fingerprint
     parts = [
-        table.only(SOME[1:]),
-        table.only(SOME + 1),
-        ImageTable.load(tmp_path / "other").only(SOME),
-        ImageTable(rows_of(table).rows(SOME), torch.zeros(9, dtype=torch.int64), ("a",), ""),
-        TABLE.only(SOME),
+        table.subset(SOME[1:]),
+        table.subset(SOME + 1),
+        ImageTable.load(tmp_path / "other").subset(SOME),
+        ImageTable(rows_of(table).subset(SOME), torch.zeros(9, dtype=torch.int64), ("a",), ""),
+        TABLE.subset(SOME),
     ]
     assert len({expected, *(part.fingerprint for part in parts)}) == 6
     monkeypatch.delattr(os, "preadv")  # no pixel is needed for it
     assert reached.fingerprint == expected
 
 
-def test_part_of_a_file_without_checksum_is_known_by_its_pixels(
-    tmp_path: Path, large: None
-) -> None:
-    part = ImageTable.load(forged(tmp_path / "none", {})).only(torch.tensor([1]))
-    same = ImageTable.build(torch.zeros(1, 16, 16, dtype=torch.uint8), [0], ["b"])
-    assert part.fingerprint == same.fingerprint
-
-
 # ── who may read what ────────────────────────────────────────────────────────────────────────
 
 
-def test_delivery_of_a_file_holds_its_images_and_no_other(table: ImageTable) -> None:
-    split = pools.Split(0, (TABLE.classes[:2], TABLE.classes[2:4]), TABLE.classes[4:5], {}, 3)
-    benchmark, in_memory = pools.Benchmark(table, split), pools.Benchmark(TABLE, split)
-    delivery, expected = (each.delivery(1) for each in (benchmark, in_memory))
-    assert delivery.new.table is delivery.val.table
-    rows = rows_of(delivery.new.table)
+def test_round_data_of_a_file_reach_their_images_only(table: ImageTable) -> None:
+    split = Split(0, (TABLE.classes[:2], TABLE.classes[2:4]), TABLE.classes[4:5], {}, 3)
+    benchmark, in_memory = Benchmark(table, split), Benchmark(TABLE, split)
+    data, expected = (each.round_data(1) for each in (benchmark, in_memory))
+    assert data.train.table is data.val.table
+    rows = rows_of(data.train.table)
     given = {image.numpy().tobytes() for image in rows}
     assert len(given) == len(rows) == 2 * 7 + 10
-    for ours, theirs in ((delivery.new, expected.new), (delivery.val, expected.val)):
+    for ours, theirs in ((data.train, expected.train), (data.val, expected.val)):
         assert torch.equal(ours.rows, theirs.rows)
         assert torch.equal(ours.table.take(ours.rows), theirs.table.take(theirs.rows))
 
@@ -448,22 +402,20 @@ def test_delivery_of_a_file_holds_its_images_and_no_other(table: ImageTable) -> 
     assert set().union(*map(reached, every)) == given
     for numbers in (torch.tensor([len(rows)]), torch.tensor([-len(rows) - 1])):
         with pytest.raises(IndexError):
-            rows.rows(numbers)
-    everything = rows.rows(torch.arange(len(rows)).repeat(2))
+            rows.subset(numbers)
+    everything = rows.subset(torch.arange(len(rows)).repeat(2))
     assert {image.numpy().tobytes() for part in everything.split(5) for image in part} == given
     public = {name for name in dir(rows) if not name.startswith("_")}
-    assert public == {"dtype", "ndim", "numel", "origin", "rows", "shape", "split"}
+    assert public == {"dtype", "ndim", "numel", "origin", "shape", "split", "subset"}
     assert {type(each) for each in rows.origin} == {str, bytes}
 
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────
 
-SHORT = {
-    "episode": EpisodeShape(n_way=3, n_shot=2, n_query=3),
-    "schedule": Schedule(epochs=2, episodes=6, val_episodes=10),
-}
+SHORT = {"n_way": 3, "n_shot": 2, "n_query": 3, "epochs": 2, "episodes": 6, "val_episodes": 10}
 
 
+@pytest.mark.slow
 def test_training_from_a_file_gives_the_same_models_to_the_last_bit(
     first: Path, second: Path, tmp_path: Path, large: None
 ) -> None:
@@ -472,12 +424,12 @@ def test_training_from_a_file_gives_the_same_models_to_the_last_bit(
         table.save(tmp_path / str(i))
         in_files.append(ImageTable.load(tmp_path / str(i)))
     found: list[list[str]] = []
-    for base, delivered in (in_memory, in_files):
+    for base, new in (in_memory, in_files):
         models = [api.train(base, width=4, **SHORT)]
         for method in ("IDA", "EIML exemplars=4", "EWC episodes=3"):
             memory = api.remember(models[0], base, method=method)
-            models.append(api.update(models[0], delivered, method=method, memory=memory, **SHORT))
-        said = models[1].classifier(delivered).predict(delivered.images)
+            models.append(api.update(models[0], new, method=method, memory=memory, **SHORT))
+        said = models[1].classifier(new).predict(new.images)
         found.append([*(model.fingerprint for model in models), *said])
     assert all(isinstance(table.images, LazyImages) for table in in_files)
     assert found[0] == found[1]
@@ -486,7 +438,7 @@ def test_training_from_a_file_gives_the_same_models_to_the_last_bit(
 
 MEMORY = """
 import json, re, torch, kedge
-from kedge.data.pools import alone, whole
+from kedge.data.pools import Pool
 
 def memory(what):
     with open("/proc/self/status") as file:
@@ -494,7 +446,7 @@ def memory(what):
 
 before = memory("VmRSS")
 table = kedge.ImageTable.load({path!r})
-[pool] = alone(whole("training", table, table.classes[1:]))
+[pool] = Pool.isolate(Pool.all("training", table, table.classes[1:]))
 pool.table.fingerprint
 seen = torch.zeros(len(pool), dtype=torch.bool)
 for i in range(3000):
@@ -508,8 +460,9 @@ print(json.dumps([memory("VmHWM") - before, read, table.images.numel() / 2**20])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_memory_stays_small_however_much_is_read(tmp_path: Path, ready: Any) -> None:
+def test_memory_stays_small(tmp_path: Path, ready: Any) -> None:
     n, n_classes = 50_000, 50
     per_class = n // n_classes
     labels = torch.arange(n_classes).repeat_interleave(per_class)

@@ -148,7 +148,7 @@ def _read_header(file: OpenFile) -> tuple[Any, dict[str, TensorEntry]]:
         pass
     length = int.from_bytes(file.read(8, 0), "little")
     header = json.loads(file.read(length, 8).decode())
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None) or {}
     entries = {}
     for name, entry in header.items():
         start, end = (8 + length + offset for offset in entry["data_offsets"])
