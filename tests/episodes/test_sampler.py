@@ -1,4 +1,4 @@
-"""Plans: which images form each episode."""
+"""Which images form each episode: distinct, uniform, and a function of the key alone."""
 
 import itertools
 from collections import Counter
@@ -9,28 +9,25 @@ import pytest
 import torch
 
 from kedge.config import Count, EpisodeShape
-from kedge.data.pools import Pool, whole
+from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
-from kedge.episodes.sampler import (
-    check_pool,
-    sample_anchors,
-    sample_episodes,
-)
+from kedge.episodes.sampler import EpisodeSampler, check_pool, sample_anchors, sample_episodes
 from kedge.errors import KedgeError
 from kedge.utils.seeding import generator
 
 
 def pool(sizes: Sequence[int]) -> Pool:
-    """Classes c0, c1, … of these sizes; only the indices matter here."""
+    """Classes c0, c1, … of these sizes; an image is one pixel, the number of its row."""
     labels = [i for i, n in enumerate(sizes) for _ in range(n)]
-    images = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)
-    return whole("training", ImageTable.build(images, labels, [f"c{i}" for i in range(len(sizes))]))
+    pixels = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None]
+    names = [f"c{i}" for i in range(len(sizes))]
+    return Pool.all("training", ImageTable.build(pixels, labels, names))
 
 
 def looks_uniform(seen: Iterable[Hashable], cells: Sequence[Hashable], factor: float = 1) -> bool:
     """Chi-square, within the 0.1% and the 99.9% quantile (Wilson and Hilferty's approximation).
 
-    `factor` makes up for draws without replacement, whose counts vary less.
+    `factor` corrects for draws without replacement, whose counts vary less.
     """
     counts = Counter(seen)
     assert set(counts) <= set(cells), "something outside the cells was drawn"
@@ -45,57 +42,38 @@ def without_replacement(n: int, k: int) -> float:
     return (n - 1) / (n - k)
 
 
-@pytest.mark.parametrize("cells", [[0, 1, 2, 3], list(range(50))])
-def test_the_chi_square_itself_tells_fair_from_loaded_dice(cells: list[int]) -> None:
-    fair = np.random.default_rng(0).integers(0, len(cells), 4000).tolist()
+def test_chi_square_tells_fair_from_loaded_dice() -> None:
+    cells = list(range(50))
+    fair = np.random.default_rng(0).integers(0, 50, 4000).tolist()
     assert looks_uniform(fair, cells)
     assert not looks_uniform([*fair, *([1] * 200)], cells)
-    assert not looks_uniform(cells * 80, cells), "this even would be no accident"
+    assert not looks_uniform(cells * 80, cells), "too even to be random"
 
 
 # ── what an episode is ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 1), (5, 1, 15), (5, 5, 15), (20, 5, 3), (3, 10, 2)])
-def test_any_shape_gives_distinct_classes_and_distinct_images_of_them(
-    shape: tuple[int, int, int],
-) -> None:
+@pytest.mark.parametrize("shape", [(2, 1, 1), (5, 5, 15), (20, 5, 3)])
+def test_classes_and_images_of_an_episode_are_distinct(shape: tuple[int, int, int]) -> None:
     k, s, q = shape
     images = pool([s + q + 7 * i for i in range(20)])  # c0 has just enough
-    plan = sample_episodes(images, EpisodeShape(k, s, q), 50, generator("test", 0))
-    assert plan.positions.shape == (50, k, s + q)
-    assert plan.classes.shape == (50, k)
-    assert (plan.n_way, plan.n_shot, len(plan)) == ((k,) * 50, (s,) * 50, 50)
-    labels = images.table.labels[images.rows[plan.positions]]
-    assert torch.equal(labels, plan.classes[..., None].expand_as(labels)), "an image of another way"
-    for classes, positions in zip(plan.classes.tolist(), plan.positions.tolist(), strict=True):
-        assert len(set(classes)) == k
-        for of_class in positions:
-            assert len(set(of_class)) == s + q, "support and query share an image"
+    indices = sample_episodes(images, EpisodeShape(k, s, q), 50, generator("test", 0))
+    assert (indices.n_way, indices.n_shot, len(indices)) == ((k,) * 50, (s,) * 50, 50)
+    labels = images.table.labels[images.rows[indices.positions]]
+    assert torch.equal(labels, indices.classes[..., None].expand(50, k, s + q))
+    for classes, positions in zip(indices.classes, indices.positions, strict=True):
+        assert len(classes.unique()) == k
+        assert len(positions.unique()) == k * (s + q), "support and query share an image"
 
 
-def test_all_classes_and_all_images_are_drawn_eventually() -> None:
-    images = pool([4, 9, 30, 5, 6])
-    plan = sample_episodes(images, EpisodeShape(2, 1, 3), 800, generator("test", 1))
-    support, query = plan.positions[..., :1], plan.positions[..., 1:]
-    for part in (support, query):
-        assert part.unique().tolist() == list(range(len(images)))
-
-
-def test_a_class_with_just_enough_images_gives_all_of_them() -> None:
-    images = pool([6, 50])
-    plan = sample_episodes(images, EpisodeShape(2, 2, 4), 30, generator("test", 2))
-    tight = plan.positions[plan.classes == 0]
-    assert tight.sort(1).values.tolist() == [list(range(6))] * 30
-
-
-def test_a_pool_that_is_part_of_a_table_gives_its_own_rows_only() -> None:
+def test_pool_that_is_part_of_a_table_gives_all_of_its_own_rows() -> None:
     table = pool([9, 9, 9]).table
     part = Pool("part", table, ("c2", "c0"), (table.rows_of("c2")[4:], table.rows_of("c0")[1:6]))
-    plan = sample_episodes(part, EpisodeShape(2, 2, 2), 100, generator("test", 3))
-    rows = part.rows[plan.positions]
-    assert rows.unique().tolist() == [1, 2, 3, 4, 5, 22, 23, 24, 25, 26]
-    assert torch.equal(table.labels[rows][..., 0], torch.tensor([2, 0])[plan.classes])
+    indices = sample_episodes(part, EpisodeShape(2, 2, 2), 100, generator("test", 3))
+    rows = part.rows[indices.positions]
+    for images in (rows[..., :2], rows[..., 2:]):
+        assert images.unique().tolist() == [1, 2, 3, 4, 5, 22, 23, 24, 25, 26]
+    assert torch.equal(table.labels[rows][..., 0], torch.tensor([2, 0])[indices.classes])
 
 
 # ── how it is drawn ──────────────────────────────────────────────────────────────────────────
@@ -103,175 +81,166 @@ def test_a_pool_that_is_part_of_a_table_gives_its_own_rows_only() -> None:
 
 def test_classes_are_uniform_whatever_their_sizes() -> None:
     images = pool([4, 200, 5, 17, 4, 90, 8])
-    plan = sample_episodes(images, EpisodeShape(3, 1, 3), 3000, generator("test", 4))
-    cells = range(7)
-    assert looks_uniform(plan.classes.flatten().tolist(), cells, without_replacement(7, 3))
+    indices = sample_episodes(images, EpisodeShape(3, 1, 3), 3000, generator("test", 4))
+    factor = without_replacement(7, 3)
+    assert looks_uniform(indices.classes.flatten().tolist(), range(7), factor)
     for way in range(3):
-        assert looks_uniform(plan.classes[:, way].tolist(), cells)
-
-
-def test_every_combination_of_classes_is_as_likely() -> None:
-    plan = sample_episodes(pool([2] * 6), EpisodeShape(3, 1, 1), 4000, generator("test", 5))
-    drawn = [tuple(sorted(classes)) for classes in plan.classes.tolist()]
-    assert looks_uniform(drawn, list(itertools.combinations(range(6), 3)))
+        assert looks_uniform(indices.classes[:, way].tolist(), range(7))
+    sets = [tuple(sorted(classes)) for classes in indices.classes.tolist()]
+    assert looks_uniform(sets, list(itertools.combinations(range(7), 3)))
 
 
 def test_images_within_a_class_are_uniform_in_support_and_in_query() -> None:
-    images = pool([40, 11])
-    plan = sample_episodes(images, EpisodeShape(2, 2, 4), 3000, generator("test", 6))
-    for name, size, start in ((0, 40, 0), (1, 11, 40)):
-        within = plan.positions[plan.classes == name] - start
-        cells = range(size)
-        assert looks_uniform(within[:, :2].flatten().tolist(), cells, without_replacement(size, 2))
-        assert looks_uniform(within[:, 2:].flatten().tolist(), cells, without_replacement(size, 4))
-        for place in range(6):
-            assert looks_uniform(within[:, place].tolist(), cells)
+    indices = sample_episodes(pool([40, 11]), EpisodeShape(2, 2, 4), 3000, generator("test", 6))
+    for label, size, start in ((0, 40, 0), (1, 11, 40)):
+        within = indices.positions[indices.classes == label] - start
+        for column in range(6):
+            assert looks_uniform(within[:, column].tolist(), range(size))
 
 
-@pytest.mark.parametrize("size", [3, 4, 5])
-def test_every_arrangement_of_support_and_query_is_as_likely(size: int) -> None:
-    plan = sample_episodes(pool([size, size]), EpisodeShape(2, 1, 2), 3000, generator("test", 7))
-    drawn = [tuple(images) for images in plan.positions[plan.classes == 0].tolist()]
+@pytest.mark.parametrize("size", [3, 5])
+def test_every_arrangement_of_support_and_query_is_equally_likely(size: int) -> None:
+    images = pool([size, size])
+    indices = sample_episodes(images, EpisodeShape(2, 1, 2), 3000, generator("test", 7))
+    drawn = [tuple(row) for row in indices.positions[indices.classes == 0].tolist()]
     assert looks_uniform(drawn, list(itertools.permutations(range(size), 3)))
 
 
-def test_ways_and_episodes_are_drawn_independently() -> None:
-    plan = sample_episodes(pool([5, 5]), EpisodeShape(2, 1, 1), 4000, generator("test", 8))
-    first = plan.positions[:, :, 0].sort(1).values  # the support image of c0 and that of c1
-    cells = [(a, b) for a in range(5) for b in range(5, 10)]
-    assert looks_uniform(map(tuple, first.tolist()), cells)
+def test_ways_and_episodes_are_independent() -> None:
+    indices = sample_episodes(pool([5, 5]), EpisodeShape(2, 1, 1), 4000, generator("test", 8))
+    first = indices.positions[:, :, 0].sort(1).values  # the support image of c0 and that of c1
+    assert looks_uniform(map(tuple, first.tolist()), [(a, b + 5) for a, b in np.ndindex(5, 5)])
     following = zip(first[0:-1:2, 0].tolist(), first[1::2, 0].tolist(), strict=True)
-    assert looks_uniform(following, [(a, b) for a in range(5) for b in range(5)])
+    assert looks_uniform(following, list(np.ndindex(5, 5)))
 
 
-def test_a_plan_depends_on_its_key_alone() -> None:
+def test_draws_depend_on_the_key_alone() -> None:
     images, shape = pool([9, 12, 30, 10]), EpisodeShape(3, 2, 3)
 
-    def plan(*key: int | str) -> list:
+    def positions(*key: int | str) -> list:
         return sample_episodes(images, shape, 20, generator(*key)).positions.tolist()
 
-    first = plan("train", 0, 1, 2)
+    first = positions("train", 0, 1, 2)
     np.random.seed(1)
     torch.manual_seed(1)
-    plan("train", 5, 5, 5)
-    assert plan("train", 0, 1, 2) == first
+    assert positions("train", 0, 1, 2) == first
     others = [("train", 0, 1, 3), ("train", 0, 2, 2), ("train", 1, 1, 2), ("test", 0, 1, 2)]
-    assert all(plan(*key) != first for key in others)
+    assert all(positions(*key) != first for key in others)
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────
-
-
-def test_too_few_classes_names_the_pool_and_the_option() -> None:
-    with pytest.raises(KedgeError, match=r"training pool has 2 classes.* needs 3 .*--n-way"):
-        check_pool(pool([9, 9]), EpisodeShape(3, 1, 1))
-    with pytest.raises(KedgeError, match="has 1 class,"):
-        check_pool(pool([9]), EpisodeShape(3, 1, 1))
-    with pytest.raises(KedgeError, match="has 0 classes,"):
-        check_pool(pool([]), EpisodeShape(3, 1, 1))
-
-
-def test_a_class_with_too_few_images_is_named_with_what_it_lacks() -> None:
-    images, shape = pool([9, 3, 9, 4]), EpisodeShape(2, 2, 3)
-    with pytest.raises(KedgeError, match=r"'c1' has 3 images in the training pool.* needs 5 .*"):
-        check_pool(images, shape)
-    with pytest.raises(
-        KedgeError, match=r"1 image in .* needs 2 of each class \(1 shot \+ 1 query\)"
-    ):
-        check_pool(pool([9, 1]), EpisodeShape(2, 1, 1))
-    with pytest.raises(KedgeError, match="'c1'"):
-        sample_episodes(images, shape, 10, generator("test", 9))
-    check_pool(pool([5, 5]), shape)
-
-
-# ── anchors ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_anchors_of_a_step_are_distinct_and_uniform() -> None:
-    drawn = sample_anchors(12, 5, 3000, generator("anchors", 0))
-    assert drawn.shape == (3000, 5)
-    assert all(len(set(step)) == 5 for step in drawn.tolist())
-    assert looks_uniform(drawn.flatten().tolist(), range(12), without_replacement(12, 5))
-    pairs = [tuple(sorted(step)) for step in sample_anchors(7, 2, 3000, generator("a", 1)).tolist()]
-    assert looks_uniform(pairs, list(itertools.combinations(range(7), 2)))
-
-
-def test_all_anchors_are_used_where_there_are_few() -> None:
-    drawn = sample_anchors(3, 5, 10, generator("anchors", 0))
-    assert drawn.sort(1).values.tolist() == [[0, 1, 2]] * 10
-
-
-@pytest.mark.parametrize("n_anchors", [0, 8])
-def test_no_anchors_are_drawn_where_none_are_asked_for(n_anchors: int) -> None:
-    assert sample_anchors(n_anchors, 0, 10, generator("anchors", 0)).shape == (10, 0)
-
-
-# ── ways and shots that are drawn for each episode ───────────────────────────────────────────
+# ── ways and shots that vary ─────────────────────────────────────────────────────────────────
 
 
 def test_each_episode_draws_its_own_ways_and_shots() -> None:
     images = pool([30 + i for i in range(12)])
-    shape = EpisodeShape((3, 8), (1, 5), 4)
-    plan = sample_episodes(images, shape, 400, generator("test", 0))
-    assert set(plan.n_way) == set(range(3, 9))
-    assert set(plan.n_shot) == set(range(1, 6))
-    assert len(set(zip(plan.n_way, plan.n_shot, strict=True))) == 30, "independent of each other"
-    for i in range(len(plan)):
-        positions, classes = plan.episode(i)
-        assert positions.shape == (plan.n_way[i], plan.n_shot[i] + 4)
-        assert len(set(classes.tolist())) == plan.n_way[i]
-        for row, c in zip(positions, classes, strict=True):
-            start = int(images.starts[c])
-            assert all(start <= p < start + int(images.counts[c]) for p in row.tolist())
-            assert len(set(row.tolist())) == len(row)
+    indices = sample_episodes(images, EpisodeShape((3, 8), (1, 5), 4), 400, generator("test", 0))
+    shapes = set(zip(indices.n_way, indices.n_shot, strict=True))
+    assert shapes == set(itertools.product(range(3, 9), range(1, 6)))
+    for i in range(len(indices)):
+        positions, classes = indices.episode(i)
+        assert positions.shape == (indices.n_way[i], indices.n_shot[i] + 4)
+        assert torch.equal(images.table.labels[positions], classes[:, None].expand_as(positions))
+        assert len(positions.unique()) == positions.numel()
 
 
-def test_episodes_of_one_shape_come_together_and_none_is_lost() -> None:
-    plan = sample_episodes(pool([30] * 12), EpisodeShape((2, 4), (1, 3), 2), 60, generator("x"))
+def test_grouping_by_shape_loses_no_episode() -> None:
+    shape = EpisodeShape((2, 4), (1, 3), 2)
+    indices = sample_episodes(pool([30] * 12), shape, 60, generator("x"))
     seen = []
-    for which, positions, n_shot in plan.alike():
-        for i, episode in zip(which.tolist(), positions, strict=True):
-            assert torch.equal(episode, plan.episode(i)[0])
-            assert n_shot == plan.n_shot[i]
+    for numbers, positions, n_shot in indices.by_shape():
+        for i, episode in zip(numbers.tolist(), positions, strict=True):
+            assert torch.equal(episode, indices.episode(i)[0])
+            assert n_shot == indices.n_shot[i]
             seen.append(i)
     assert sorted(seen) == list(range(60))
 
 
-def test_a_range_of_one_is_a_number() -> None:
-    plans = [
+def test_range_of_one_is_a_number() -> None:
+    one, other = (
         sample_episodes(pool([30] * 12), EpisodeShape(way, shot, 3), 20, generator("x"))
         for way, shot in ((5, 2), ((5, 5), (2, 2)))
+    )
+    assert torch.equal(one.positions, other.positions)
+
+
+# ── training episodes ────────────────────────────────────────────────────────────────────────
+
+
+def test_sampler_loads_the_images_of_its_episodes() -> None:
+    images, device = pool([12, 9, 10]), torch.device("cpu")
+    sampler = EpisodeSampler("", images, EpisodeShape((2, 3), (1, 2), 2), 8, device)
+    indices = sampler.sample((0, 0, 0))
+    for i, batch in zip([5, 2], sampler.batches(indices, [5, 2]), strict=True):
+        positions, classes = indices.episode(i)
+        assert batch.images.flatten().tolist() == positions.flatten().tolist()
+        assert torch.equal(batch.classes, classes)
+        assert batch.n_shot == indices.n_shot[i]
+        assert torch.equal(
+            batch.augmentation.colour, indices.augmentation.colour[i, : len(batch.images)]
+        )
+
+
+def test_samplers_rounds_and_epochs_draw_independently() -> None:
+    """Both the episodes and their augmentation."""
+    images, device = pool([12, 9, 10]), torch.device("cpu")
+    drawn = [
+        EpisodeSampler(name, images, EpisodeShape(2, 2, 2), 3, device).sample(key)
+        for name in ("", "old ")
+        for key in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
     ]
-    assert torch.equal(plans[0].positions, plans[1].positions)
-    assert plans[0].n_shot == plans[1].n_shot
+    assert len({str(indices.positions.tolist()) for indices in drawn}) == 8
+    for name in ("mirrored", "colour"):
+        assert len({str(getattr(each.augmentation, name).tolist()) for each in drawn}) == 8
+
+
+def test_half_of_hard_episodes_are_made_of_near_classes() -> None:
+    """Class i and its nearest ones are on a line: i ± 1, i ± 2, …"""
+    n, k = 40, 5
+    lines = [sorted((j for j in range(n) if j != i), key=lambda j: abs(i - j)) for i in range(n)]
+    nearest, images = torch.tensor(lines), pool([10] * n)
+    indices = sample_episodes(images, EpisodeShape(k, 1, 1), 4000, generator("x"), nearest)
+    near = [set(row[1:]) <= set(lines[row[0]][: 2 * (k - 1)]) for row in indices.classes.tolist()]
+    assert 0.47 < sum(near) / len(near) < 0.53
+    assert all(len(set(row)) == k for row in indices.classes.tolist())
+    assert looks_uniform(indices.classes[:, 0].tolist(), range(n))
+    few = torch.tensor([[1, 2], [0, 2], [1, 0]])
+    indices = sample_episodes(pool([10] * 3), EpisodeShape(3, 1, 1), 50, generator("x"), few)
+    assert all(sorted(row) == [0, 1, 2] for row in indices.classes.tolist())
+
+
+# ── anchors and errors ───────────────────────────────────────────────────────────────────────
+
+
+def test_anchors_of_a_step_are_distinct_and_uniform() -> None:
+    drawn = sample_anchors(7, 2, 3000, generator("a", 1))
+    pairs = [tuple(sorted(step)) for step in drawn.tolist()]
+    assert looks_uniform(pairs, list(itertools.combinations(range(7), 2)))
+    everything = sample_anchors(3, 5, 10, generator("anchors", 0))
+    assert everything.sort(1).values.tolist() == [[0, 1, 2]] * 10
+    assert sample_anchors(0, 0, 10, generator("anchors", 0)).shape == (10, 0)
 
 
 @pytest.mark.parametrize(
-    ("way", "shot", "said"),
-    [((2, 13), 1, "episode needs 13"), (5, (1, 40), "needs 43 of each class")],
+    ("sizes", "way", "shot", "message"),
+    [
+        ([9, 9], 3, 1, r"training pool has 2 classes.* needs 3 .*--n-way"),
+        ([], 3, 1, "0 classes"),
+        ([30] * 12, (2, 13), 1, "needs 13"),
+        ([9, 3, 9, 4], 2, 2, r"'c1' has 3 images in the training pool.* needs 5"),
+        ([9, 1], 2, 1, r"1 image in .* needs 4 of each class \(1 shot \+ 3 queries\)"),
+        ([30] * 12, 5, (1, 40), "needs 43"),
+    ],
 )
-def test_a_pool_must_hold_the_most_of_a_range(way: Count, shot: Count, said: str) -> None:
-    with pytest.raises(KedgeError, match=said):
-        sample_episodes(pool([30] * 12), EpisodeShape(way, shot, 3), 1, generator("x"))
+def test_pool_that_is_too_small_is_refused(
+    sizes: list[int], way: Count, shot: Count, message: str
+) -> None:
+    with pytest.raises(KedgeError, match=message):
+        check_pool(pool(sizes), EpisodeShape(way, shot, 3))
+    with pytest.raises(KedgeError, match=message):
+        sample_episodes(pool(sizes), EpisodeShape(way, shot, 3), 1, generator("x"))
 
 
-# ── hard tasks ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_every_other_episode_is_made_of_near_classes() -> None:
-    """Class i and its nearest ones stand on a line: i ± 1, i ± 2, …"""
-    n, k = 40, 5
-    lines = [sorted((j for j in range(n) if j != i), key=lambda j: abs(i - j)) for i in range(n)]
-    nearest = torch.tensor(lines)
-    plan = sample_episodes(pool([10] * n), EpisodeShape(k, 1, 1), 4000, generator("x"), nearest)
-    near = [set(row[1:]) <= set(lines[row[0]][: 2 * (k - 1)]) for row in plan.classes.tolist()]
-    assert 0.47 < sum(near) / len(near) < 0.53
-    assert all(len(set(row)) == k for row in plan.classes.tolist())
-    firsts = plan.classes[:, 0].bincount(minlength=n)
-    assert firsts.min() > 60, "every class gets its turn"
-
-
-def test_hard_episodes_of_few_classes_use_all_there_are() -> None:
-    nearest = torch.tensor([[1, 2], [0, 2], [1, 0]])
-    plan = sample_episodes(pool([10] * 3), EpisodeShape(3, 1, 1), 50, generator("x"), nearest)
-    assert all(sorted(row) == [0, 1, 2] for row in plan.classes.tolist())
+def test_pool_with_just_enough_images_is_used_up() -> None:
+    indices = sample_episodes(pool([6, 50]), EpisodeShape(2, 2, 4), 30, generator("test", 2))
+    tight = indices.positions[indices.classes == 0]
+    assert tight.sort(1).values.tolist() == [list(range(6))] * 30

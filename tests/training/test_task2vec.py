@@ -10,24 +10,21 @@ from kedge.config import (
     EpisodeShape,
     HeadConfig,
 )
-from kedge.data.augment import plain
-from kedge.data.pools import Pool, whole
+from kedge.data.augment import to_float
+from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import sample_episodes
 from kedge.errors import KedgeError
 from kedge.models.backbones import Conv4, ResNet12
 from kedge.models.heads import HEADS
-from kedge.models.model import (
-    Model,
-    ModelConfig,
-    new_model,
-)
+from kedge.models.model import Model, new_model
+from kedge.models.model_config import ModelConfig
 from kedge.training.task2vec import (
     class_fisher,
     distances,
     nearest_classes,
 )
-from kedge.utils.progress import silent
+from kedge.utils.progress import no_tick
 from kedge.utils.seeding import generator
 
 SIDE, PAIRS, PER_CLASS = 16, 5, 40
@@ -43,7 +40,7 @@ def paired_classes() -> Pool:
     pixels = (255 * (0.7 * patterns + 0.3 * noise)).to(torch.uint8).flatten(0, 1)
     labels = torch.arange(2 * PAIRS).repeat_interleave(PER_CLASS).tolist()
     table = ImageTable.build(pixels, labels, [f"c{i}" for i in range(2 * PAIRS)])
-    return whole("training", table)
+    return Pool.all("training", table)
 
 
 POOL = paired_classes()
@@ -60,7 +57,7 @@ def model(
     built = new_model(config, POOL, 0, network)
     with torch.no_grad():
         for _ in range(20):
-            built.embedding(plain(POOL.table.images[::4]))
+            built.embedding(to_float(POOL.table.images[::4]))
     built.embedding.eval()
     return built
 
@@ -133,7 +130,7 @@ def exact_fisher(own: Model, rows: Tensor, representatives: Tensor) -> Tensor:
     weight = own.embedding.backbone.last_block.weight
     total = torch.zeros(len(weight), dtype=torch.float64)
     for row in rows:
-        features = own.embedding(plain(POOL.table.images[row][None]))
+        features = own.embedding(to_float(POOL.table.images[row][None]))
         log_p = own.head.logits(features, representatives).log_softmax(1)[0]
         for each in log_p:
             (slope,) = torch.autograd.grad(each, weight, retain_graph=True)
@@ -146,7 +143,7 @@ def test_the_estimate_is_near_the_exact_fisher() -> None:
     rows = POOL.class_rows[3][:20]
     means = own.head.anchors(own.class_features(POOL))
     estimates = [
-        class_fisher(own, POOL, rows, means, generator("test", i), silent) for i in range(20)
+        class_fisher(own, POOL, rows, means, generator("test", i), no_tick) for i in range(20)
     ]
     mean, exact = torch.stack(estimates).mean(0), exact_fisher(own, rows, means)
     torch.testing.assert_close(mean, exact, rtol=0.15, atol=0.02 * exact.max().item())

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kedge.episodes.defaults import EpisodeWish
 from PIL import Image
 
 from kedge import api
 from kedge.config import EpisodeShape, Schedule
 from kedge.data.drawings import load_drawings
 from kedge.data.table import ImageTable
-from kedge.episodes.defaults import EpisodeWish
 from kedge.episodes.train_val_split import split_train_val
 from kedge.errors import KedgeError
 from kedge.models.model import Model
@@ -98,8 +98,8 @@ def test_a_class_that_is_known_and_shown_is_named_once(model: Model, notes: list
 def test_some_of_the_known_classes_can_be_asked_for(model: Model) -> None:
     few = model.classifier(known=[*KINDS[2:4], KINDS[2]])
     assert few.classes == tuple(KINDS[2:4])
-    places = model.places_of(KINDS[2:4])
-    assert torch.equal(few.representatives, model.head.from_images(places.split(1)))
+    places = model.class_means_of(KINDS[2:4])
+    assert torch.equal(few.representatives, model.head.representatives_from(places.split(1)))
     with pytest.raises(KedgeError, match="as a list"):
         model.classifier(known=KINDS[2])
     for wrong in (["unicorn"], [*KINDS, "unicorn"]):
@@ -111,7 +111,7 @@ def test_some_of_the_known_classes_can_be_asked_for(model: Model) -> None:
 
 
 def test_a_model_of_an_early_version_names_by_its_anchors(model: Model) -> None:
-    early = replace(model, places=None)
+    early = replace(model, class_means=None)
     if not model.head.anchors_are_means:
         assert torch.equal(early.classifier().representatives, model.anchors)
         with pytest.raises(KedgeError, match="cannot be compared with examples"):
@@ -120,7 +120,7 @@ def test_a_model_of_an_early_version_names_by_its_anchors(model: Model) -> None:
 
 
 def test_a_model_that_knows_nothing_says_so(model: Model) -> None:
-    empty = replace(model, classes=(), anchors=model.anchors[:0], places=None)
+    empty = replace(model, classes=(), anchors=model.anchors[:0], class_means=None)
     with pytest.raises(KedgeError, match="knows no class yet"):
         empty.classifier()
 
@@ -187,7 +187,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     task = model.task
 
     def counting(description: str, total: int) -> object:
-        if description.startswith("looking at every class"):
+        if description.startswith("embedding every class"):
             totals.append(total)
         return task(description, total)
 

@@ -1,0 +1,72 @@
+"""The parts of the captured step that can be tested without a GPU."""
+
+import pytest
+import torch
+from tests.training.small_round import BASE, CONFIG, FIRST, TABLE, same, untrained, weights
+
+from kedge.config import EpisodeShape
+from kedge.data.pools import Pool
+from kedge.episodes.sampler import EpisodeSampler
+from kedge.errors import KedgeError
+from kedge.training.cuda_graph import _restored, _StaticEpisodes
+from kedge.training.step import StepInputs, TrainStep
+
+CPU = torch.device("cpu")
+
+
+def sampler(shape: EpisodeShape, n_episodes: int) -> EpisodeSampler:
+    return EpisodeSampler("", Pool.all("all", TABLE), shape, n_episodes, CPU)
+
+
+@pytest.mark.parametrize("shape", [EpisodeShape((2, 3), 1, 2), EpisodeShape(2, (1, 2), 2)])
+def test_episodes_whose_shape_varies_are_refused(shape: EpisodeShape) -> None:
+    """Even if those of one epoch happen to have the same shape."""
+    episodes = sampler(shape, 1)
+    with pytest.raises(KedgeError, match="ways and shots"):
+        _StaticEpisodes(episodes, episodes.sample((0, 0, 0)))
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_buffers_hold_the_episodes_of_each_epoch_at_the_same_address(resident: bool) -> None:
+    episodes = sampler(EpisodeShape((3, 3), (2, 2), 2), 5)
+    episodes.loader.resident = resident
+    static = _StaticEpisodes(episodes, episodes.sample((0, 0, 0)))
+    assert (static.images is None) == resident
+    addresses = [buffer.data_ptr() for buffer in (static.positions, *static.rest)]
+    for epoch in (0, 1):
+        indices = episodes.sample((0, 0, epoch))
+        static.load(indices)
+        order = [3, 0, 4]
+        loaded = iter(()) if resident else static.stream(order)
+        for i, expected in zip(order, episodes.batches(indices, order), strict=True):
+            next(loaded, None)
+            got = static.batch(torch.tensor([i]))
+            assert torch.equal(got.images, expected.images)
+            assert torch.equal(got.classes, expected.classes)
+            assert got.n_shot == expected.n_shot
+            for name in ("top", "left", "mirrored", "colour"):
+                drawn = (getattr(batch.augmentation, name) for batch in (got, expected))
+                assert torch.equal(*drawn), name
+    assert [buffer.data_ptr() for buffer in (static.positions, *static.rest)] == addresses
+
+
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_capturing_restores_weights_statistics_and_moments(trained_before: bool) -> None:
+    student = untrained()
+    student.embedding.train()
+    step = TrainStep(student, untrained(), BASE, 1e-2, None, {})
+    episodes = EpisodeSampler("", FIRST.train, CONFIG.episode, 3, CPU)
+    batches = [StepInputs(b) for b in episodes.batches(episodes.sample((0, 0, 0)), range(3))]
+
+    def moments() -> list[torch.Tensor]:
+        return [t.clone() for state in step.optimizer.state.values() for t in state.values()]
+
+    if trained_before:
+        step(batches[0])
+    before = weights(student), moments()
+    with _restored(step):
+        step(batches[1])
+        step(batches[2])
+    assert same(weights(student), before[0])
+    expected = before[1] or [torch.zeros_like(moment) for moment in moments()]
+    assert all(map(torch.equal, moments(), expected))
