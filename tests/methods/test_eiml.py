@@ -1,4 +1,4 @@
-"""Exemplar-based incremental meta-learning: old tasks against loops, and what is kept for them."""
+"""EIML: the penalty against loops, and the stored exemplars."""
 
 import json
 import math
@@ -85,12 +85,14 @@ def slow(inputs: AlignmentInputs, temperature: float = T) -> tuple[float, float]
 
 
 @pytest.mark.parametrize(("k", "s", "q"), [(3, 2, 2), (5, 1, 3)])
-def test_penalty_is_that_of_the_old_task_and_that_of_the_new_images(k: int, s: int, q: int) -> None:
+def test_penalty_equals_the_loops(k: int, s: int, q: int) -> None:
     inputs = some_inputs(k, s, q)
     assert EIML.penalty(inputs).item() == pytest.approx(sum(slow(inputs)), rel=1e-9)
+    cold = ExemplarIncrementalMetaLearning(temperature=0.5)
+    assert cold.penalty(inputs).item() == pytest.approx(sum(slow(inputs, 0.5)), rel=1e-9)
 
 
-def test_each_term_is_0_when_only_the_other_side_has_moved() -> None:
+def test_terms_are_independent() -> None:
     inputs = some_inputs()
     assert inputs.rehearsal is not None
     on_task, on_new = slow(inputs)
@@ -101,13 +103,7 @@ def test_each_term_is_0_when_only_the_other_side_has_moved() -> None:
     assert EIML.penalty(still_new).item() == pytest.approx(on_task, rel=1e-9)
 
 
-@pytest.mark.parametrize("temperature", [0.5])
-def test_the_temperature_is_that_of_every_softmax(temperature: float) -> None:
-    value = ExemplarIncrementalMetaLearning(temperature=temperature).penalty(some_inputs()).item()
-    assert value == pytest.approx(sum(slow(some_inputs(), temperature)), rel=1e-9)
-
-
-def test_the_students_examples_are_held_through_its_representatives() -> None:
+def test_gradient_reaches_support_and_queries() -> None:
     inputs = some_inputs()
     assert inputs.rehearsal is not None
     new = inputs.rehearsal.new.clone().requires_grad_()
@@ -124,7 +120,7 @@ def test_the_students_examples_are_held_through_its_representatives() -> None:
         assert slope[place].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
 
 
-def test_no_gradient_reaches_the_teacher_even_if_it_could() -> None:
+def test_no_gradient_reaches_the_teacher() -> None:
     inputs = some_inputs()
     assert inputs.rehearsal is not None
     old, task = inputs.old.clone().requires_grad_(), inputs.rehearsal.old.clone().requires_grad_()
@@ -185,7 +181,7 @@ def test_number_of_exemplars_of_each_class(choice: str, exemplars: int) -> None:
         assert len(set(kept)) == len(kept)
 
 
-def test_random_exemplars_follow_from_the_seed_and_fewer_are_a_part_of_more() -> None:
+def test_random_exemplars_depend_on_the_seed_and_are_nested() -> None:
     def kept(exemplars: int, seed: int) -> list[set[int]]:
         memory = ExemplarIncrementalMetaLearning(exemplars).remember(MODEL, OLD, {}, seed)
         parts = memory["images"].split(memory["counts"].tolist())
@@ -196,7 +192,7 @@ def test_random_exemplars_follow_from_the_seed_and_fewer_are_a_part_of_more() ->
     assert all(few < many for few, many in zip(kept(5, 0), kept(6, 0), strict=True))
 
 
-def test_the_nearest_are_nearest_to_the_mean_feature_of_their_class() -> None:
+def test_nearest_exemplars() -> None:
     memory = ExemplarIncrementalMetaLearning(4, "nearest").remember(MODEL, OLD, {}, 0)
     for k, images in enumerate(memory["images"].split(memory["counts"].tolist())):
         features = MODEL.embed(OLD.table.images[OLD.class_rows[k]])
@@ -213,7 +209,6 @@ def part_of(pool: Pool, *classes: int) -> Pool:
 
 
 def test_exemplars_of_a_class_that_is_delivered_again_are_replaced() -> None:
-    """However often: the memory grows with the classes alone."""
     memory = EIML.remember(MODEL, OLD, {}, 0)
     kept = dict(zip(OLD.classes, memory["images"].split(memory["counts"].tolist()), strict=True))
     for back in ((1, 3), (3, 1), (2,)):
@@ -229,8 +224,8 @@ def test_exemplars_of_a_class_that_is_delivered_again_are_replaced() -> None:
     assert len(EIML.rehearsal_pool(memory, EpisodeShape(2, 1, 2))[0].classes) == 4
 
 
-def test_a_memory_without_names_goes_on_and_keeps_all_that_it_has() -> None:
-    """Those of earlier versions: which of its classes have come back cannot be told."""
+def test_memory_of_an_early_version_without_names() -> None:
+    """Which of its classes are delivered again cannot be known, so all are kept."""
     named = EIML.remember(MODEL, OLD, {}, 0)
     early = {key: value for key, value in named.items() if key != "names"}
     assert torch.equal(
@@ -248,15 +243,6 @@ def test_a_memory_without_names_goes_on_and_keeps_all_that_it_has() -> None:
 def memory_of(*counts: int) -> Memory:
     images = torch.arange(sum(counts), dtype=torch.uint8)[:, None, None, None]
     return {"images": images.expand(-1, 1, 16, 16), "counts": torch.tensor(counts)}
-
-
-def test_old_tasks_are_drawn_from_the_kept_images_class_by_class() -> None:
-    pool, shape = EIML.rehearsal_pool(memory_of(4, 3, 5), EpisodeShape(2, 1, 2))
-    assert pool.counts.tolist() == [4, 3, 5]
-    assert len(set(pool.classes)) == 3
-    assert pool.table.images[pool.rows][:, 0, 0, 0].tolist() == list(range(12))
-    plan = sample_episodes(pool, shape, 50, generator("test", 0))
-    assert set(plan.positions.flatten().tolist()) == set(range(12))
 
 
 def written(text: str) -> Tensor:
@@ -312,9 +298,7 @@ def test_exemplars_of_another_size_are_an_error() -> None:
         (EpisodeShape((5, 10), (1, 5), 15), [15] * 7, EpisodeShape((5, 7), (1, 5), 10)),
     ],
 )
-def test_an_old_task_is_as_large_as_a_new_one_if_there_are_enough_images(
-    shape: EpisodeShape, counts: list[int], expected: EpisodeShape
-) -> None:
+def test_shape_of_old_tasks(shape: EpisodeShape, counts: list[int], expected: EpisodeShape) -> None:
     pool, found = EIML.rehearsal_pool(memory_of(*counts), shape)
     assert found == expected
     sample_episodes(pool, found, 20, generator("test", 0))

@@ -209,6 +209,17 @@ def add_models(cases: Cases, folder: Path, first: Path) -> None:
     about, tensors = load_tensors(path, "model")
     about["config"]["n_features"] = 9
     save_tensors(path, {**tensors, "anchors": torch.zeros(len(about["classes"]), 9)}, about)
+    file = File(contents["prototype"])
+    for key, section, value in (
+        ("width", file.about["config"]["backbone"], 2**20),
+        ("head", file.about["config"]["head"], "ecm inner_steps=1000000000"),
+        ("fit", file.about["config"], "fill"),
+        ("inverted", file.about["config"], "no"),
+        ("config", file.about["lineage"][0], {"speed": 3}),
+    ):
+        section[key], honest = value, section[key]
+        cases.add(f"forged {key}", "fail", file.joined(), predict)
+        section[key] = honest
     cases.add("missing", "fail", None, predict)
     (cases.add("folder", "fail", None, predict) / "file.kedge").mkdir()
     os.mkfifo(cases.add("pipe", "fail", None, predict) / "file.kedge")

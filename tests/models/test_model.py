@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,6 @@ from kedge.models.model_file import current_spec
 from kedge.utils.atomic_io import load_tensors, save_tensors
 
 SHORT = {"n_way": 2, "n_shot": 1, "n_query": 2, "epochs": 1, "episodes": 2, "val_episodes": 4}
-Plainly = Callable[[dict[str, str]], dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -58,27 +55,8 @@ def test_everything_comes_back(model: Model, file: Path, first: Path) -> None:
     assert not loaded.embedding.training
     assert not any(p.requires_grad for p in loaded.embedding.parameters())
     assert not loaded.anchors.requires_grad
-
-
-def test_saving_twice_gives_the_same_bytes(model: Model, file: Path, tmp_path: Path) -> None:
-    model.save(tmp_path / "again")
-    Model.load(file).save(tmp_path / "loaded")
-    assert (tmp_path / "again").read_bytes() == file.read_bytes()
-    assert (tmp_path / "loaded").read_bytes() == file.read_bytes()
-
-
-def test_loading_keeps_no_file_open_and_no_tie_to_the_file(model: Model, file: Path) -> None:
-    loaded = [Model.load(file) for _ in range(20)]
-    if Path("/proc/self/maps").exists():
-        assert str(file) not in Path("/proc/self/maps").read_text()
-        opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in _open_files()]
-        assert str(file) not in opened
-    file.write_bytes(b"\xff" * file.stat().st_size)
-    assert bits(loaded[0]) == bits(model)
-
-
-def _open_files() -> list[str]:
-    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    file.write_bytes(b"\xff" * file.stat().st_size)  # the tensors are not mapped from the file
+    assert bits(loaded) == bits(model)
 
 
 def test_model_moves_as_a_copy(model: Model) -> None:
@@ -112,18 +90,13 @@ def refused(path: Path) -> str:
     return sentence
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.1, 0.999])
-def test_truncated_file_is_refused(file: Path, kept: float) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[: int(kept * len(content))])
-    refused(file)
-
-
 def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
     """In weights and anchors, but also in the checksum, class names, settings and lineage."""
     content = file.read_bytes()
     anywhere = np.random.default_rng(0).integers(0, len(content), 100).tolist()
     unnoticed = []
+    (tmp_path / "cut").write_bytes(content[:-1])
+    refused(tmp_path / "cut")
     for position in (*anywhere, *range(0, 1000, 7), content.index(b"first 3") + 6):
         damaged = bytearray(content)
         damaged[position] ^= 1 << (position % 8)
@@ -140,7 +113,7 @@ DATA = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_file_of_every_version_gives_what_it_gave(version: int) -> None:
+def test_files_of_every_version_give_the_same_predictions(version: int) -> None:
     loaded = Model.load(DATA / f"format-{version}.kedge")
     expected = json.loads((DATA / "expected.json").read_text(encoding="utf-8"))
     numbers = torch.arange(7 * 16 * 16).reshape(7, 1, 16, 16)
@@ -160,12 +133,12 @@ def test_file_of_every_version_gives_what_it_gave(version: int) -> None:
     )
 
 
-def test_file_of_this_version_has_the_same_bytes_as_ever(tmp_path: Path) -> None:
+def test_saving_a_loaded_file_gives_the_same_bytes(tmp_path: Path) -> None:
     Model.load(DATA / "format-2.kedge").save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (DATA / "format-2.kedge").read_bytes()
 
 
-def test_damaged_file_of_the_first_version_is_refused(tmp_path: Path) -> None:
+def test_damaged_file_of_format_1_is_refused(tmp_path: Path) -> None:
     content = (DATA / "format-1.kedge").read_bytes()
     for position in (content.index(b"first 1") + 6, len(content) - 1):
         damaged = bytearray(content)
@@ -180,7 +153,7 @@ def test_options_of_earlier_versions_are_renamed_when_read() -> None:
     assert current_spec("EIML exemplars=3") == "EIML exemplars=3"
 
 
-def test_file_of_a_newer_version_is_a_sentence(
+def test_file_of_a_newer_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kedge.utils.atomic_io.VERSION", 3)
@@ -197,78 +170,10 @@ def test_other_files(tmp_path: Path, first: Path) -> None:
         refused(path)
 
 
-# ── forged files ─────────────────────────────────────────────────────────────────────────────
-
-
-def changed(about: dict, *keys: str | int, value: object) -> dict:
-    """A deep copy in which one entry is another."""
-    about = json.loads(json.dumps(about))
-    inner = about
-    for key in keys[:-1]:
-        inner = inner[key]
-    inner[keys[-1]] = value
-    return about
-
-
-FORGERIES: dict[str, tuple[tuple[str | int, ...], object]] = {
-    "huge width": (("config", "backbone", "width"), 2**20),
-    "width in words": (("config", "backbone", "width"), "wide"),
-    "no backbone": (("config", "backbone"), None),
-    "unknown backbone": (("config", "backbone", "backbone"), "os.system"),
-    "unknown head": (("config", "head", "head"), "svm"),
-    "other channels": (("config", "n_channels"), 3),
-    "huge images": (("config", "image_size"), 2**40),
-    "temperature in words": (("config", "head", "temperature"), "hot"),
-    "config is a list": (("config",), []),
-    "classes are a number": (("classes",), 6),
-    "lineage of words": (("lineage",), ["round 0"]),
-    "other settings of a round": (("lineage", 0, "config"), {"speed": 3}),
-    "classes with one name": (("classes",), ["a"] * 6),
-    "other features": (("config", "n_features"), 8),
-    "more": (("more",), 1),
-    "unknown resize": (("config", "fit"), "fill"),
-    "inverted in words": (("config", "inverted"), "no"),
-}
-
-
-@pytest.fixture(scope="module")
-def loaded(
-    model: Model, first: Path, tmp_path_factory: pytest.TempPathFactory, plainly: Plainly
-) -> dict[str, dict[str, Any]]:
-    """What comes of loading files that were forged with care: the checksum is right."""
-    folder = tmp_path_factory.mktemp("forged")
-    honest = folder / "honest.kedge"
-    model.save(honest)
-    about, tensors = load_tensors(honest, "model")
-    expressions = {"honest": f"kedge.Model.load({str(honest)!r})"}
-    for name, (keys, value) in FORGERIES.items():
-        path = folder / f"{name}.kedge"
-        forged = changed(about, *keys, value=value)
-        save_tensors(path, tensors, forged)
-        expressions[name] = f"kedge.Model.load({str(path)!r})"
-    images = f"kedge.open_images({str(first)!r})"
-    classifier = f"{expressions['honest']}.classifier({images})"
-    expressions["floats"] = f"{classifier}.predict({images}.images / 255)"
-    return plainly(expressions)
-
-
-@pytest.mark.slow
-def test_forged_content_is_refused_and_takes_no_memory(loaded: dict[str, dict[str, Any]]) -> None:
-    assert loaded["honest"]["said"].startswith("gave Model(")
-    for name in FORGERIES:
-        kind, _, sentence = loaded[name]["said"].partition(": ")
-        assert kind == "KedgeError", loaded[name]["said"][:200]
-        assert f"{name}.kedge: " in sentence
-        assert loaded[name]["grown_mb"] < 300  # the huge width would need gigabytes
-    # Pixels in 0…1, as many libraries give them, would all be black.
-    assert loaded["floats"]["said"].startswith("KedgeError: ")
-
-
 # ── classifier ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_classifier_takes_unequal_shots(model: Model, first: Path) -> None:
-    """Each class's representative is that of its own examples, however many others have."""
     table = open_images(first)
     a, b, c = (table.images[table.rows_of(f"first {i}")] for i in range(3))
     mixed = model.classifier({"a": a[:1], "b": b[:12], "c": c[:5]})
@@ -281,9 +186,7 @@ def test_classifier_takes_unequal_shots(model: Model, first: Path) -> None:
     assert mixed.predict(a[:1]) == ["a"]
 
 
-def test_the_likeliest_classes_come_first_with_their_own_probabilities(
-    model: Model, first: Path
-) -> None:
+def test_top_classes_are_sorted_by_probability(model: Model, first: Path) -> None:
     table, classifier = open_images(first), model.classifier()
     probabilities = classifier.probabilities(table.images)
     for n in (1, 3, 6, 9):
@@ -294,7 +197,7 @@ def test_the_likeliest_classes_come_first_with_their_own_probabilities(
     assert len({tuple(name for name, _ in top) for top in classifier.top(table.images)}) > 1
 
 
-def test_examples_are_brought_to_the_models_size_but_tables_are_not(model: Model) -> None:
+def test_examples_are_resized_but_tables_are_not(model: Model) -> None:
     large = torch.zeros(2, 3, 20, 20, dtype=torch.uint8)
     assert model.classifier({"a": large}).classes == ("a",)
     with pytest.raises(KedgeError, match=r"3×20×20.*takes 1×16×16"):
@@ -333,15 +236,7 @@ def test_class_that_is_delivered_again_gets_a_new_anchor(model: Model, first: Pa
             assert torch.equal(anchor, model.anchors[i])
 
 
-def test_anchor_is_the_mean_of_all_images_of_its_class(first: Path, second: Path) -> None:
-    table = open_images(first)
-    model = api.train(first, val=second, width=4, **SHORT)  # so that all images are trained on
-    for name, anchor in zip(model.classes, model.anchors, strict=True):
-        expected = model.embed(table.images[table.rows_of(name)]).mean(0)
-        torch.testing.assert_close(anchor, expected, rtol=1e-5, atol=1e-5)
-
-
-# ── a backbone of one's own ──────────────────────────────────────────────────────────────────
+# ── custom backbones ───────────────────────────────────────────────────────────────────────────
 
 
 class Own(nn.Module):
@@ -378,7 +273,7 @@ def test_own_backbone_is_trained_updated_and_reloaded(
     assert loaded.config.n_features == 6
 
 
-def test_own_backbone_has_to_be_handed_in_again(own: Model, tmp_path: Path) -> None:
+def test_own_backbone_has_to_be_passed_in_again(own: Model, tmp_path: Path) -> None:
     own.save(tmp_path / "own.kedge")
     assert "backbone" in refused(tmp_path / "own.kedge")
     with pytest.raises(KedgeError, match=r"first\.weight"):
@@ -403,7 +298,7 @@ def test_own_backbone_may_share_weights(first: Path, tmp_path: Path) -> None:
     assert bits(Model.load(tmp_path / "tied.kedge", backbone=Tied())) == bits(model)
 
 
-def test_teacher_is_left_as_it_was(model: Model, second: Path) -> None:
+def test_update_does_not_change_its_model(model: Model, second: Path) -> None:
     before, lineage = bits(model), model.lineage
     better = api.update(model, second, **SHORT)
     assert bits(model) == before
@@ -411,7 +306,7 @@ def test_teacher_is_left_as_it_was(model: Model, second: Path) -> None:
     assert bits(better)["backbone.blocks.0.weight"] != before["backbone.blocks.0.weight"]
 
 
-# ── images are seen as in training ───────────────────────────────────────────────────────────
+# ── preprocessing as in training ─────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -430,7 +325,7 @@ def on_white(
 
 
 @pytest.fixture(scope="module")
-def straightened(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
+def stretched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
     """Trained on images three times as wide as high, packed with --fit stretch; and the images."""
     folder, rng = tmp_path_factory.mktemp("wide"), np.random.default_rng(0)
     for k in range(6):
@@ -443,25 +338,25 @@ def straightened(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]
     return api.train(folder / "packed", width=4, **SHORT), folder / "wide"
 
 
-def by_hand(folder: Path, look: ImageSpec) -> Tensor:
+def decoded(folder: Path, spec: ImageSpec) -> Tensor:
     files = sorted(folder.rglob("*.png"))
-    return torch.stack([torch.tensor(decode(file, look)) for file in files])
+    return torch.stack([torch.tensor(decode(file, spec)) for file in files])
 
 
-@pytest.mark.parametrize("kind", ["on_white", "straightened"])
-def test_images_are_seen_as_in_training(
+@pytest.mark.parametrize("kind", ["on_white", "stretched"])
+def test_images_are_preprocessed_as_in_training(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     trained, folder = request.getfixturevalue(kind)
-    look = ImageSpec(28, 1, "crop", True) if kind == "on_white" else ImageSpec(16, 1, "stretch")
-    images = by_hand(folder, look)
-    assert not torch.equal(images, by_hand(folder, ImageSpec(look.image_size, 1)))  # it matters
+    spec = ImageSpec(28, 1, "crop", True) if kind == "on_white" else ImageSpec(16, 1, "stretch")
+    images = decoded(folder, spec)
+    assert not torch.equal(images, decoded(folder, ImageSpec(spec.image_size, 1)))
     trained.save(tmp_path / "model.kedge")
     better = api.update(trained, folder, **SHORT)
     for each in (trained, Model.load(tmp_path / "model.kedge"), better):
-        assert each.image_spec == look
+        assert each.image_spec == spec
         assert torch.equal(each.open(folder).images, images)
-        table = open_images(folder, spec=look)
+        table = open_images(folder, spec=spec)
         ours, theirs = each.classifier(folder), each.classifier(table)
         assert torch.equal(ours.representatives, theirs.representatives)
 
@@ -476,8 +371,8 @@ def test_packed_images_must_be_as_in_training(on_white: tuple[Model, Path], tmp_
     assert torch.equal(trained.open(tmp_path / "inverted").images, trained.open(folder).images)
 
 
-def test_what_is_in_memory_is_not_inverted_again(on_white: tuple[Model, Path]) -> None:
-    """Examples are taken as the images to predict are, which are arrays too."""
+def test_images_in_memory_are_not_inverted(on_white: tuple[Model, Path]) -> None:
+    """Neither examples nor images to predict."""
     trained, folder = on_white
     table = trained.open(folder)
     given = {name: table.images[table.rows_of(name)] for name in table.classes}
@@ -488,10 +383,9 @@ def test_what_is_in_memory_is_not_inverted_again(on_white: tuple[Model, Path]) -
     assert expected.predict(table.images) == trained.classifier(given).predict(table.images)
 
 
-def test_model_file_that_does_not_say_how_is_as_it_was(
+def test_file_without_resize_and_inverted_has_the_defaults(
     on_white: tuple[Model, Path], tmp_path: Path
 ) -> None:
-    """Before images could be inverted or straightened, none was."""
     path = tmp_path / "old.kedge"
     on_white[0].save(path)
     about, tensors = load_tensors(path, "model")
@@ -504,14 +398,6 @@ def test_model_file_that_does_not_say_how_is_as_it_was(
 
 
 # ── what a classifier takes ──────────────────────────────────────────────────────────────────
-
-
-def test_classes_may_be_numbers(model: Model, first: Path) -> None:
-    images = open_images(first).images
-    classifier = model.classifier({0: images[:5], 1: images[12:17]})
-    assert classifier.classes == ("class 0000", "class 0001")
-    named = model.classifier({"x": images[:5], "y": images[12:17]})
-    assert torch.equal(classifier.representatives, named.representatives)
 
 
 def test_every_layout_gives_the_same_probabilities(model: Model, first: Path) -> None:
