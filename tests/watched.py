@@ -1,11 +1,10 @@
-"""A process that runs many cases, one after the other, and watches itself while it does.
+"""Runs many cases in one process and measures each.
 
-On standard input there is one JSON list: the cases, the seconds of the processor that each may
-take, the bytes of addresses that all may take together beyond the start, and two files for what a
-case prints. A case is a name and the words behind `kedge`, or a name, `-c` and some code, which is
-run as a command would be. After the case "limit" the limit on addresses holds; those before it load
-what is needed. For each case a line of JSON is printed: name, exit code, output, errors, seconds,
-and MiB by which memory grew.
+Standard input is one JSON list: the cases, the CPU seconds of each, the bytes of address space that
+all may take beyond the start, and two files for the output of a case. A case is a name followed by
+the arguments of `kedge`, or by `-c` and code. The limit on address space holds after the case
+"limit"; cases before it load what is needed. For each case a line of JSON is printed: name, exit
+code, output, errors, seconds, and MiB by which memory grew.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def too_long(number: int, frame: FrameType | None) -> None:
 
 
 def memory(what: str) -> int:
-    """In KiB, as Linux says it."""
+    """A field of /proc/self/status in KiB."""
     with open("/proc/self/status") as file:
         found = re.search(what + r":\s+(\d+) kB", file.read())
     assert found is not None
@@ -47,7 +46,7 @@ def memory(what: str) -> int:
 
 
 def forget_peak() -> None:
-    ctypes.CDLL(None).malloc_trim(0)  # what a case keeps for itself must not hide the next one
+    ctypes.CDLL(None).malloc_trim(0)  # memory that a case keeps must not hide that of the next
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -95,8 +94,8 @@ def main() -> None:
             now = memory("VmSize") * 1024
             resource.setrlimit(resource.RLIMIT_AS, (now + room, now + room))
             continue
-        said = [os.fdopen(os.open(f, os.O_RDWR | os.O_CREAT | os.O_TRUNC)) for f in files]
-        for number, file in zip((1, 2), said, strict=True):
+        outputs = [os.fdopen(os.open(f, os.O_RDWR | os.O_CREAT | os.O_TRUNC)) for f in files]
+        for number, file in zip((1, 2), outputs, strict=True):
             os.dup2(file.fileno(), number)
         forget_peak()
         before, began = memory("VmRSS"), time.process_time()
@@ -105,7 +104,7 @@ def main() -> None:
         sys.stderr.flush()
         took, grown = time.process_time() - began, (memory("VmHWM") - before) // 1024
         texts = []
-        for file in said:
+        for file in outputs:
             file.seek(0)
             texts.append(file.read())
             file.close()

@@ -1,4 +1,4 @@
-"""Several processes as one, and one process as it is."""
+"""Several ranks learn what one process learns; a single process needs no process group."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from kedge.utils.distributed import (
     all_reduce,
     barrier,
     broadcast,
-    first_to_fail,
+    init,
+    is_first_to_fail,
     rank,
-    start,
     sum_over_ranks,
     world_size,
 )
 
 Ready = Any  # of conftest.py, which cannot be imported
 
-# What torchrun does: two processes, told by their environment, and a place where they meet.
+# What torchrun does, but faster: two forked processes with the environment of two ranks.
 TWO = """
 import os, sys
 import lightning_fabric
 from torch.distributed import TCPStore
 meet = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-sys.meet = meet  # in a child its end would wait for a thread that has stayed behind
+sys.meet = meet  # closing it in a child would wait for a thread that was not forked
 children = []
 for me in range(2):
     if (child := os.fork()) == 0:
@@ -55,77 +55,73 @@ else:
 
 @pytest.fixture
 def two(ready: Ready, tmp_path: Path) -> Callable[[str], Any]:
-    """Run a piece of code in two processes, of which each knows that there are two."""
+    """Run code in two ranks; `me` is the rank."""
     return lambda body: ready(TWO.format(body=body), tmp_path)
 
 
-def test_one_process_is_the_first_of_one_and_adds_nothing() -> None:
-    start()
+def test_single_process() -> None:
+    init()
     barrier()
     tensor = torch.arange(3.0)
     assert (rank(), world_size()) == (0, 1)
     assert all_reduce(tensor) is tensor
     assert broadcast(tensor) is tensor
-    assert first_to_fail()
-    assert first_to_fail()
+    assert is_first_to_fail()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 8, 100])
-def test_a_total_has_every_number_once(n: int) -> None:
-    asked: list[int] = []
+@pytest.mark.parametrize("n", [1, 6, 7, 8])
+def test_sum_has_every_index_once(n: int) -> None:
+    computed: list[int] = []
 
-    def of(i: int) -> Tensor:
-        asked.append(i)
+    def compute(i: int) -> Tensor:
+        computed.append(i)
         return torch.tensor(i)
 
-    assert sum_over_ranks(of, range(5, 5 + n)).item() == sum(range(5, 5 + n))
-    assert sorted(asked) == list(range(5, 5 + n))
+    assert sum_over_ranks(compute, range(5, 5 + n)).item() == sum(range(5, 5 + n))
+    assert sorted(computed) == list(range(5, 5 + n))
 
 
-BASICS = """
+COLLECTIVES = """
 import time, torch
-from kedge import engine
-from kedge.utils.distributed import add_up, agreed, n_processes, rank, total
+from kedge.utils import distributed
+from kedge.utils.distributed import all_reduce, broadcast, rank, sum_over_ranks, world_size
 
-assert (rank(), n_processes()) == (0, 1), "not yet"
-engine.start()
-engine.start()
-assert (rank(), n_processes()) == (me, 2)
-
-number = torch.tensor(me + 1)
-assert add_up(number).item() == 3
-assert number.item() == me + 1, "the part is still a part"
+assert (rank(), world_size()) == (0, 1), "not yet"
+distributed.init()
+distributed.init()
+assert (rank(), world_size()) == (me, 2)
 
 like = torch.arange(24.0).reshape(1, 2, 3, 4)
 for part in (like, like.to(memory_format=torch.channels_last), like.transpose(2, 3)):
     mine = part * (1 + 9 * me)
-    assert torch.equal(add_up(mine), 11 * part)
-    assert torch.equal(mine, part * (1 + 9 * me))
-grown = add_up(torch.ones(2, requires_grad=True))
-assert grown.tolist() == [2, 2] and not grown.requires_grad
+    assert torch.equal(all_reduce(mine), 11 * part)
+    assert torch.equal(mine, part * (1 + 9 * me)), "unchanged"
+assert broadcast({"mine": me}) == {"mine": 0}
 
-assert agreed({"mine": me}) == {"mine": 0}
-asked = []
+computed = []
 values = torch.randn(12, 1000, generator=torch.Generator().manual_seed(0)).mul(3).exp()
-of = lambda i: asked.append(i) or values[i]
-sums = [total(of, range(a, b)) for a, b in ((0, 2), (0, 12), (1, 7))]
-assert asked[1:7] == [0, 4, 8, 2, 6, 10] if me == 0 else asked[1:7] == [1, 5, 9, 3, 7, 11], asked
-engine.rank, engine.n_processes = (lambda: 0), (lambda: 1)  # and all of it alone
-for got, (a, b) in zip(sums, ((0, 2), (0, 12), (1, 7))):
-    assert torch.equal(got, total(of, range(a, b)))
-engine.rank, engine.n_processes = rank, n_processes
+compute = lambda i: computed.append(i) or values[i]
+ranges = (range(2), range(12), range(1, 7))
+sums = [sum_over_ranks(compute, indices) for indices in ranges]
+order = distributed.shard_in_sum_order(range(12))
+assert computed[1:7] == order == [me + i for i in (0, 4, 8, 2, 6, 10)]
+distributed.rank, distributed.world_size = (lambda: 0), (lambda: 1)
+for got, indices in zip(sums, ranges):
+    assert torch.equal(got, sum_over_ranks(compute, indices)), "the bits of one process"
+distributed.rank, distributed.world_size = rank, world_size
 
 if me == 1:
     time.sleep(0.3)
     open("late", "w").close()
-engine.wait()
+distributed.barrier()
 assert os.path.exists("late")
-assert sum(add_up(torch.tensor([int(engine.first_to_fail())]))) == 1
+assert sum(all_reduce(torch.tensor([int(distributed.is_first_to_fail())]))) == 1
 """
 
 
-def test_two_processes_add_up_agree_and_wait(two: Callable[[str], Any]) -> None:
-    ended = two(BASICS)
+@pytest.mark.slow
+def test_collectives_of_two_ranks(two: Callable[[str], Any]) -> None:
+    ended = two(COLLECTIVES)
     assert ended.rc == 0, ended.err
 
 
@@ -135,41 +131,43 @@ LEARN = """
 import sys, torch
 from dataclasses import asdict, replace
 from torch import nn
-from kedge import engine
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
 from kedge.errors import KedgeError
 from kedge.data.table import ImageTable
 from kedge.methods.registry import Method, parse_method
-from kedge.models.model import ModelConfig, new_model
-from kedge.data.pools import Delivery, whole
+from kedge.models.model import new_model
+from kedge.models.model_config import ModelConfig
+from kedge.data.pools import Pool, RoundData
 from kedge.training.round import remember, train_round
+from kedge.utils import distributed
 
-engine.start()
+distributed.init()
 seeded = torch.Generator().manual_seed(0)
 pixels = torch.randint(256, (12 * 8, 1, 16, 16), generator=seeded, dtype=torch.uint8)
 names = [f"class {i:02}" for i in range(12)]
 table = ImageTable.build(pixels, [i // 8 for i in range(96)], names)
 first, second = (
-    Delivery(t, whole("training", table, names[4 * t : 4 * t + 4]),
-             whole("validation", table, names[8:]))
+    RoundData(t, Pool.all("training", table, names[4 * t : 4 * t + 4]),
+              Pool.all("validation", table, names[8:]))
     for t in range(2)
 )
 base = Method("base", "new")
 
-def schedule(batch, **more):
-    return TrainConfig(EpisodeShape(3, 2, 2), Schedule(2, 12, 20, 1e-2, batch=batch, **more), 5)
+def schedule(tasks_per_step, **more):
+    schedule = Schedule(2, 12, 20, 1e-2, tasks_per_step=tasks_per_step, **more)
+    return TrainConfig(EpisodeShape(3, 2, 2), schedule, 5)
 
-def two_rounds(method, batch, backbone="conv4", head="prototype", **more):
-    config, method = schedule(batch, **more), parse_method(method)
+def two_rounds(method, tasks_per_step, backbone="conv4", head="prototype", **more):
+    config, method = schedule(tasks_per_step, **more), parse_method(method)
     shape = ModelConfig(BackboneConfig(backbone, 4), HeadConfig(head), 1, 16)
-    results = [train_round(new_model(shape, first.new, 0), first, base, config)]
+    results = [train_round(new_model(shape, first.train, 0), first, base, config)]
     memory = remember(method, results[0].model, first, {}, config)
     results.append(
         train_round(results[0].model, second, method, config, memory=memory)
     )
     return results
 
-def told(results):
+def summary(results):
     weights, curve = {}, []
     for t, result in enumerate(results):
         model = result.model
@@ -180,7 +178,7 @@ def told(results):
     return weights, curve
 
 class Own(nn.Module):
-    # Its weights are random, and other ones in every process.
+    # Its weights are random and differ between ranks.
     def __init__(self):
         super().__init__()
         self.flat = nn.Linear(256, 4)
@@ -189,9 +187,9 @@ class Own(nn.Module):
         return self.flat(x.flatten(1))
 
 def own():
-    torch.manual_seed(engine.rank())
+    torch.manual_seed(distributed.rank())
     shape = ModelConfig(BackboneConfig("custom"), HeadConfig(), 1, 16)
-    given = new_model(shape, first.new, engine.rank(), Own())
+    given = new_model(shape, first.train, distributed.rank(), Own())
     before = {k: v.clone() for k, v in given.embedding.state_dict().items()}
     result = train_round(given, first, base, schedule(6))
     assert all(torch.equal(before[k], v) for k, v in given.embedding.state_dict().items())
@@ -199,29 +197,26 @@ def own():
 
 CASES = {
     "FT": lambda: two_rounds("FT", 2),
-    "IDA": lambda: two_rounds("IDA", 2),
     "EIML": lambda: two_rounds("EIML exemplars=4", 2),
-    "resnet12": lambda: two_rounds("IDA", 2, "resnet12"),
-    "4 a step": lambda: two_rounds("FT", 4),
-    "12 a step, hard": lambda: two_rounds("IDA", 12, head="ecm", tasks="hard"),
+    "IDA, 12 tasks per step, hard": lambda: two_rounds("IDA", 12, head="ecm", sampling="hard"),
     "own backbone": own,
 }
-found = {name: told(case()) for name, case in CASES.items()}
-torch.save(found, f"{engine.rank()} of {engine.n_processes()}")
+found = {name: summary(case()) for name, case in CASES.items()}
+torch.save(found, f"{distributed.rank()} of {distributed.world_size()}")
 """
-APART = """
-engine.wait()
+DIFFERENT_SEEDS = """
+distributed.barrier()
 try:
-    told = "nothing"
+    message = "nothing"
     train_round(new_model(ModelConfig(BackboneConfig("conv4", 4), HeadConfig(), 1, 16),
-                first.new, 0), first, base, replace(schedule(2), seed=engine.rank()))
+                first.train, 0), first, base, replace(schedule(2), seed=distributed.rank()))
 except KedgeError as error:
-    told = str(error)
+    message = str(error)
 except RuntimeError:  # the other has gone
     pass
-print(f"{engine.rank()}: {told}")
+print(f"{distributed.rank()}: {message}")
 """
-CASES = ("FT", "IDA", "EIML", "resnet12", "4 a step", "12 a step, hard", "own backbone")
+CASES = ("FT", "EIML", "IDA, 12 tasks per step, hard", "own backbone")
 Found = dict[str, tuple[dict[str, Tensor], list[dict[str, float]]]]
 
 
@@ -229,19 +224,19 @@ Found = dict[str, tuple[dict[str, Tensor], list[dict[str, float]]]]
 def learned(
     ready: Ready, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Found], list[str]]:
-    """What one process has learned, and each of two; and what two say that are given different
-    settings."""
+    """Results of one process and of two ranks, and messages of ranks with different settings."""
     folder = tmp_path_factory.mktemp("learned")
     one = ready(LEARN, folder)
     assert one.rc == 0, one.err
-    both = ready(TWO.format(body=LEARN + APART), folder)
+    both = ready(TWO.format(body=LEARN + DIFFERENT_SEEDS), folder)
     assert both.rc == 0, both.err
     names = ("0 of 1", "0 of 2", "1 of 2")
     return {name: torch.load(folder / name) for name in names}, sorted(both.out.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_learn_what_one_learns_to_the_last_bit(
+def test_two_ranks_learn_what_one_process_learns_to_the_last_bit(
     case: str, learned: tuple[dict[str, Found], list[str]]
 ) -> None:
     (one, curve), *others = (found[case] for found in learned[0].values())
@@ -252,17 +247,14 @@ def test_two_processes_learn_what_one_learns_to_the_last_bit(
         assert [key for key in one if not torch.equal(one[key], weights[key])] == []
 
 
-def test_cases_differ(learned: tuple[dict[str, Found], list[str]]) -> None:
-    """Else they would show nothing."""
-    curves = [curve for _, curve in learned[0]["0 of 1"].values()]
-    assert all(curves.count(curve) == 1 for curve in curves)
-
-
-def test_processes_with_different_settings_are_told(
+@pytest.mark.slow
+def test_cases_differ_and_different_settings_are_refused(
     learned: tuple[dict[str, Found], list[str]],
 ) -> None:
+    curves = [curve for _, curve in learned[0]["0 of 1"].values()]
+    assert all(curves.count(curve) == 1 for curve in curves)
     assert learned[1][0] == "0: nothing"
-    assert learned[1][1].startswith("1: The processes were given different images or settings: ")
+    assert "different" in learned[1][1]
 
 
 # ── the commands ─────────────────────────────────────────────────────────────────────────────
@@ -270,60 +262,53 @@ def test_processes_with_different_settings_are_told(
 COMMAND = "import kedge.cli; sys.argv = {words!r}; kedge.cli.main()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "expected"),
     [
-        (
-            "bench --batch 3 --episodes 6 --out run",
-            "--batch is 3: it must be a multiple of the 2 processes, which share the episodes of "
-            "each step.",
-        ),
-        ("bench", "--batch is 1: it must be a multiple of the 2 processes, which share the "
-                  "episodes of each step."),
-        ("train nowhere --batch 2 --out model.kedge", "nowhere: "),
-        ("evaluate model drawings", "'kedge evaluate' needs one process only: start it without "
-                                    "torchrun."),
+        ("bench --tasks-per-step 3 --episodes 6 --out run", "--tasks-per-step"),
+        ("train nowhere --tasks-per-step 2 --out model.kedge", "nowhere"),
+        ("evaluate model drawings", "torchrun"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_said_once(
-    words: str, sentence: str, two: Callable[[str], Any], tmp_path: Path
+)
+def test_errors_are_reported_once(
+    words: str, expected: str, two: Callable[[str], Any], tmp_path: Path
 ) -> None:
     ended = two(COMMAND.format(words=["kedge", *words.split()]))
-    assert ended.sentence.startswith(sentence)
+    assert expected in ended.sentence
     assert ended.out == ""
     assert list(tmp_path.iterdir()) == [], "nothing was written"
 
 
-def test_a_folder_in_use_ends_both(two: Callable[[str], Any], tmp_path: Path) -> None:
-    """Only the first process notices."""
-    words = ["kedge", "bench", "--batch", "2", "--episodes", "2", "--out", str(tmp_path)]
+@pytest.mark.slow
+def test_folder_in_use_ends_both_ranks(two: Callable[[str], Any], tmp_path: Path) -> None:
+    words = ["kedge", "bench", "--tasks-per-step", "2", "--episodes", "2", "--out", str(tmp_path)]
     lock = "from filelock import FileLock; lock = FileLock('.lock'); me or lock.acquire(); "
     ended = two(lock + COMMAND.format(words=words))
-    assert ended.sentence.startswith(f"{tmp_path}: another kedge process is working here")
+    assert ended.sentence.startswith(f"{tmp_path}: another kedge process")
 
 
 PACKING = """
 from pathlib import Path
-from kedge import engine
-from kedge.data import store
-from kedge.data.decode import Look
+from kedge.data import pack
+from kedge.data.decode import ImageSpec
 from kedge.data.readers import read_index
-engine.start()
-store.NOTE_EVERY = (-1.0, 1e9)[me]  # one notes all the time, the other only at the end
-shared = store.pack(read_index("photographs"), Look(8, 3), Path("shared.images"), patience=-1.0)
-own = store.pack(read_index("photographs"), Look(8, 3), Path(f"own{me}") / "images")
+from kedge.utils import distributed
+distributed.init()
+pack.JOURNAL_SECONDS = (-1.0, 1e9)[me]
+index, spec = read_index("photos"), ImageSpec(8, 3)
+shared = pack.pack_images(index, spec, Path("shared.images"), timeout=-1.0)
+own = pack.pack_images(index, spec, Path(f"own{me}") / "images")
 assert shared.pixel_fingerprint() == own.pixel_fingerprint() == shared.fingerprint
-engine.wait()
+distributed.barrier()
 """
 
 
-def test_processes_that_work_as_one_pack_by_themselves(
-    two: Callable[[str], Any], tmp_path: Path
-) -> None:
-    """Each at its own pace; where it is one file, one of them makes it."""
+@pytest.mark.slow
+def test_ranks_pack_independently(two: Callable[[str], Any], tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     for i, image in enumerate(pixels):
-        (folder := tmp_path / "photographs" / f"class {i % 4}").mkdir(parents=True, exist_ok=True)
+        (folder := tmp_path / "photos" / f"class {i % 4}").mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{i}.png")
     ended = two(PACKING)
     assert ended.rc == 0, ended.err
@@ -331,12 +316,24 @@ def test_processes_that_work_as_one_pack_by_themselves(
 
 
 BENCH = [
-    *("bench", "--methods", "NU", "IDA", "--epochs", "2", "--episodes", "4", "--batch", "2"),
-    *("--val-episodes", "10", "--eval-episodes", "10", "--width", "4", "--n-query", "5"),
+    *("bench", "--methods", "NU", "IDA", "--epochs", "2", "--episodes", "4"),
+    *(
+        "--tasks-per-step",
+        "2",
+        "--val-episodes",
+        "10",
+        "--eval-episodes",
+        "10",
+        "--width",
+        "4",
+        "--n-query",
+        "5",
+    ),
 ]
 
 
-def test_torchrun_leaves_the_folder_that_one_process_leaves(ready: Ready, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_torchrun_writes_the_files_of_one_process(ready: Ready, tmp_path: Path) -> None:
     one = ready.kedge(*BENCH, "--out", tmp_path / "one")
     assert one.rc == 0, one.err
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -349,7 +346,7 @@ def test_torchrun_leaves_the_folder_that_one_process_leaves(ready: Ready, tmp_pa
         timeout=120,
     )
     assert both.returncode == 0, both.stderr
-    assert both.stdout.replace("/two", "/one") == one.out, "said once"
+    assert both.stdout.replace("/two", "/one") == one.out, "printed once"
     assert both.stderr.count("round 1, IDA: ") == 1
 
     def files(folder: Path) -> dict[str, Path]:
