@@ -2,8 +2,9 @@
 
     python tools/write_reference.py [FOLDER]
 
-`make docs` does this first, and a test holds that the pages in the repository are what comes out.
-Python is read and not run: annotations stay as they are written, and nothing heavy is loaded.
+`make docs` runs this first, and a test checks that the committed pages are current. Python sources
+are parsed, not imported: annotations stay as they are written. (mkdocstrings would import kedge and
+render annotations in full.)
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from kedge.cli.commands import COMMANDS
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 HEAD = "<!-- Written by tools/write_reference.py ('make docs'): change the code, not this page. -->"
-COLUMNS = 80  # of the help, whatever the terminal
-WIDTH = 84  # of a signature in one line
+HELP_WIDTH = 80  # characters, for any terminal
+SIGNATURE_WIDTH = 84  # longer signatures have one line per parameter
+OPTIONS = ("EpisodeOptions", "RoundOptions", "TrainOptions")  # keyword arguments of kedge.train
 Node = ast.FunctionDef | ast.ClassDef
 
 
@@ -37,12 +39,12 @@ Node = ast.FunctionDef | ast.ClassDef
 
 
 def commands() -> str:
-    """The help of each, as the command itself prints it."""
+    """The page of commands: what each prints with --help."""
     parts = [
         HEAD,
         "# Commands",
-        "What `kedge --help` and `kedge COMMAND --help` print. Behind a name, `kedge bench NAME "
-        "--help` shows the settings of that recipe.",
+        "The output of `kedge --help` and `kedge COMMAND --help`. `kedge bench NAME --help` shows "
+        "the settings of a recipe.",
     ]
     for name in ("", *COMMANDS):
         title = f"kedge {name}".rstrip()
@@ -51,9 +53,9 @@ def commands() -> str:
 
 
 def help_of(words: list[str]) -> str:
-    os.environ |= {"COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
+    os.environ |= {"COLUMNS": str(HELP_WIDTH), "NO_COLOR": "1"}
     sys.argv = [*words, "--help"]
-    terminal = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # one that can draw lines
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")  # can print box characters
     with redirect_stdout(terminal), suppress(SystemExit):
         cli.main()
     terminal.seek(0)
@@ -65,20 +67,20 @@ def help_of(words: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """A module as it is written."""
+    """A parsed module."""
 
     name: str
-    top: dict[str, ast.stmt]  # functions, classes and constants
-    imported: dict[str, tuple[str, str]]  # from other modules of kedge: module and name there
+    top: dict[str, ast.stmt]  # functions, classes and constants by name
+    imported: dict[str, tuple[str, str]]  # from kedge: module and name in that module
     comments: dict[int, str]  # by line
 
     def find(self, name: str) -> tuple[Source, ast.stmt] | None:
-        """Where a name is defined, here or in the module that it is imported from."""
+        """The definition of a name, here or in the module that it is imported from."""
         if name in self.top:
             return self, self.top[name]
         if name in self.imported:
-            module, there = self.imported[name]
-            return source(module).find(there)
+            module, original = self.imported[name]
+            return source(module).find(original)
         return None
 
 
@@ -112,32 +114,58 @@ def source(module: str) -> Source:
 
 
 def python() -> str:
-    """Every public name in the order of `kedge.__all__`, then the types that these speak of."""
-    sections, spoken_of = [], dict[str, tuple[Source, ast.Assign]]()
+    """The page of Python names: `kedge.__all__` in its order, options, and types in signatures."""
+    sections, types = [], dict[str, tuple[Source, ast.Assign]]()
     for name in kedge.__all__:
         home = source(kedge._HOME[name])
         node = home.top[name]
         assert isinstance(node, Node)
         sections.append(section(home, node, name))
-        spoken_of |= aliases(home, node)
+        types |= aliases(home, node)
     parts = [
         HEAD,
         "# Python",
-        "`import kedge` gives these names. The [tutorial](../tutorial.md) shows the commands of "
-        "which `train`, `update` and `evaluate` are the functions.",
+        "The names that `import kedge` provides. `train`, `update` and `evaluate` do what the "
+        "commands of the [tutorial](../tutorial.md) do.",
         ", ".join(f"[`{name}`](#{name.lower()})" for name in kedge.__all__),
         *sections,
-        "## Types",
-        "Names in the signatures above that stand for other types.",
-        "\n".join(described(name, *where) for name, where in sorted(spoken_of.items())),
+        "# Options",
+        "Keyword arguments of `train`, `update` and `evaluate`. What is None is inferred from the "
+        "data.",
+        *(options(name) for name in OPTIONS),
+        "# Types",
+        "Type aliases in the signatures above.",
+        "\n".join(described(name, *where) for name, where in sorted(types.items())),
     ]
-    for name, (home, node) in sorted(classes_behind(spoken_of).items()):
+    for name, (home, node) in sorted(classes_behind(types).items()):
         parts.append(section(home, node, f"{home.name}.{name}"))
     return "\n\n".join(parts) + "\n"
 
 
+def options(name: str) -> str:
+    """The fields of a class of options, with those of its bases; other options are linked."""
+    home = source("kedge.config")
+    fields: list[str] = []
+    more = ""
+
+    def collect(node: ast.stmt) -> None:
+        nonlocal more
+        assert isinstance(node, ast.ClassDef)
+        for base in map(ast.unparse, reversed(node.bases)):
+            if base in OPTIONS:
+                more += f" Also the fields of `{base}`."
+            else:
+                collect(home.top[base])
+        fields.extend(field(home, node, f) for f in node.body if isinstance(f, ast.AnnAssign))
+
+    node = home.top[name]
+    assert isinstance(node, ast.ClassDef)
+    collect(node)
+    return "\n\n".join([f"## {name}", doc(node) + linked(more), "\n".join(fields)])
+
+
 def section(home: Source, node: Node, title: str) -> str:
-    """A function or a class with its fields and methods."""
+    """A function, or a class with its fields and methods."""
     parts = [f"## {title}", f"```python\n{head(home, node, full_name(title))}\n```", doc(node)]
     if isinstance(node, ast.ClassDef):
         methods = [
@@ -165,12 +193,12 @@ def head(home: Source, node: Node, title: str) -> str:
     arguments = parameters(home, node.args)
     if arguments[:1] in (["self"], ["cls"]):
         del arguments[0]
-    called = "@classmethod\n" if "classmethod" in marks(node) else ""
+    decorator = "@classmethod\n" if "classmethod" in marks(node) else ""
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     line = f"{title}({', '.join(arguments)}){returns}"
-    if len(line) > WIDTH:
+    if len(line) > SIGNATURE_WIDTH:
         line = "\n".join([f"{title}(", *(f"    {each}," for each in arguments), f"){returns}"])
-    return called + line
+    return decorator + line
 
 
 def marks(node: ast.FunctionDef) -> list[str]:
@@ -196,17 +224,17 @@ def parameters(home: Source, args: ast.arguments) -> list[str]:
     shown += [
         parameter(home, *each) for each in zip(args.kwonlyargs, args.kw_defaults, strict=True)
     ]
-    return shown
+    return [*shown, *([f"**{args.kwarg.arg}"] if args.kwarg else [])]
 
 
 def parameter(home: Source, arg: ast.arg, default: ast.expr | None) -> str:
     kind = f": {ast.unparse(arg.annotation)}" if arg.annotation else ""
-    value = "" if default is None else f"{' = ' if kind else '='}{worth(home, default)}"
+    value = "" if default is None else f"{' = ' if kind else '='}{default_value(home, default)}"
     return f"{arg.arg}{kind}{value}"
 
 
-def worth(home: Source, default: ast.expr) -> str:
-    """A default as it is written; of a constant of kedge, its value."""
+def default_value(home: Source, default: ast.expr) -> str:
+    """A default value as it is written; constants of kedge are replaced by their values."""
 
     class Values(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -223,8 +251,8 @@ def worth(home: Source, default: ast.expr) -> str:
 
 
 def field(home: Source, node: ast.ClassDef, of: ast.AnnAssign) -> str:
-    """Its text stands behind it as a comment, or below it as a string."""
-    default = f" = {worth(home, of.value)}" if of.value is not None else ""
+    """A field; its text is a comment after it or a string below it."""
+    default = f" = {default_value(home, of.value)}" if of.value is not None else ""
     line = f"- `{ast.unparse(of.target)}: {ast.unparse(of.annotation)}{default}`"
     text = home.comments.get(of.end_lineno or 0, "")
     below = node.body[node.body.index(of) + 1 :][:1]
@@ -233,18 +261,24 @@ def field(home: Source, node: ast.ClassDef, of: ast.AnnAssign) -> str:
     return f"{line}: {linked(text)}" if text else line
 
 
+ARGUMENT = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {8}.*)*)$", re.M)
+
+
 def doc(node: Node) -> str:
-    return linked(ast.get_docstring(node) or "")
+    """The docstring; its arguments become a list."""
+    text = ast.get_docstring(node) or ""
+    items = ARGUMENT.sub(lambda m: f"- `{m[1]}`: {' '.join(m[2].split())}", text)
+    return linked(items.replace("Args:\n", "Arguments:\n\n"))
 
 
 def linked(text: str) -> str:
-    """Public names in backticks lead to their sections."""
-    names = "|".join(kedge.__all__)
+    """The text with links from public names in backticks to their sections."""
+    names = "|".join((*kedge.__all__, *OPTIONS))
     return re.sub(rf"`({names})`", lambda found: f"[{found[0]}](#{found[1].lower()})", text)
 
 
 def aliases(home: Source, node: Node) -> dict[str, tuple[Source, ast.Assign]]:
-    """The names in annotations that stand for other types."""
+    """The type aliases in the annotations of a function or class."""
     hints = [
         each
         for inner in ast.walk(node)
@@ -261,7 +295,7 @@ def aliases(home: Source, node: Node) -> dict[str, tuple[Source, ast.Assign]]:
 
 
 def hidden(node: Node, inner: ast.AST) -> bool:
-    """Whether an annotation stands in a method that is not shown."""
+    """Whether an annotation is in a private method, which is not shown."""
     methods = [m for m in ast.walk(node) if isinstance(m, ast.FunctionDef) and m is not node]
     return any(m.name.startswith("_") and inner in ast.walk(m) for m in methods)
 
@@ -272,11 +306,11 @@ def described(name: str, home: Source, of: ast.Assign) -> str:
 
 
 def classes_behind(
-    spoken_of: dict[str, tuple[Source, ast.Assign]],
+    types: dict[str, tuple[Source, ast.Assign]],
 ) -> dict[str, tuple[Source, ast.ClassDef]]:
-    """Classes of kedge that these names stand for and that are not public themselves."""
+    """Classes of kedge that the aliases refer to and that are not public themselves."""
     found = {}
-    for home, node in spoken_of.values():
+    for home, node in types.values():
         for name in (each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)):
             where = home.find(name)
             if name not in kedge.__all__ and where and isinstance(where[1], ast.ClassDef):
