@@ -10,6 +10,7 @@ The folder of a run:
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from kedge.experiments.jobs import Job, run_jobs
 from kedge.experiments.records import Record
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
+from kedge.models.model_file import current_spec
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import exclusive, write_atomically
@@ -56,7 +58,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) ->
         protocol = get_protocol(joined.protocol)
         record = Record(
             name=protocol.name,
-            sentence=protocol.sentence,
+            sentence=protocol.description,
             config=to_dict(joined),
             splits={str(seed.seed): asdict(seed.benchmark.split) for seed in seeds},
             runs=tuple(runs),
@@ -100,6 +102,9 @@ def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
         saved = parse_json(path.read_text(encoding="utf-8"))
         require(isinstance(saved, dict), "it holds no settings")
         saved_images = saved.pop("images", images)
+        with suppress(LookupError, TypeError, AttributeError):  # from_dict names what is wrong
+            saved["head"]["head"] = current_spec(saved["head"]["head"])
+            saved["methods"] = [*map(current_spec, saved["methods"])]
         earlier = from_dict(Experiment, saved)
     except (OSError, ValueError, RecursionError, KedgeError) as error:
         raise KedgeError(f"{path}: damaged ({error}); use another --out.") from None
