@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -119,15 +120,6 @@ class PaperTable:
         return row.competes and row.cells[at].mean == max(rivals)
 
 
-class CellId(NamedTuple):
-    """The position of a cell."""
-
-    table: str
-    dataset: str | None
-    row: str
-    column: str
-
-
 @dataclass(frozen=True)
 class Fault:
     """Something in the paper that cannot be right, and why."""
@@ -135,32 +127,6 @@ class Fault:
     id: str
     kind: str  # value, columns, interval, bold or claim
     sentence: str
-    cells: tuple[CellId, ...]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Constants that the paper states."""
-
-    backbone: str
-    image_size: int
-    dropblock_keep: float
-    n_way: int
-    n_shots: tuple[int, ...]
-    n_query: int
-    epochs: int
-    episodes_per_epoch: int
-    optimiser: str
-    lr: float
-    lr_factor: float
-    patience: int
-    temperature: float
-    lam: float  # λ, the weight of the alignment
-    lam_values: tuple[float, ...]  # of its sweep: miniImageNet, prototypes, 5-way 5-shot
-    exemplars: int
-    exemplar_values: tuple[int, ...]  # of its sweep
-    evaluation_episodes: int
-    confidence: float
 
 
 def tables() -> dict[str, PaperTable]:
@@ -172,7 +138,8 @@ def faults() -> dict[str, Fault]:
     return dict(_paper()[1])
 
 
-def setting() -> Setting:
+def setting() -> SimpleNamespace:
+    """Constants that the paper states: epochs, lr, temperature, …"""
     return _paper()[2]
 
 
@@ -257,20 +224,11 @@ def _footnotes(table: PaperTable, marks: dict[str, str]) -> Text:
 
 
 @cache
-def _paper() -> tuple[dict[str, PaperTable], dict[str, Fault], Setting]:
-    data = json.loads(files("kedge.experiments").joinpath("paper.json").read_text(encoding="utf-8"))
-    known = {raw["id"]: _table_from(raw) for raw in data["tables"]}
-    touched: dict[str, list[CellId]] = {raw["id"]: [] for raw in data["faults"]}
-    for each in known.values():
-        for row, column, cell in each.walk():
-            for fault in cell.faults:
-                touched[fault].append(CellId(each.id, row.dataset, row.label, column.key))
-    found = {raw["id"]: Fault(**raw, cells=tuple(touched[raw["id"]])) for raw in data["faults"]}
-    constants: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in data["setting"].items()
-    }
-    return known, found, Setting(**constants)
+def _paper() -> tuple[dict[str, PaperTable], dict[str, Fault], SimpleNamespace]:
+    data = json.loads(files("kedge.experiments").joinpath("paper.json").read_text("utf-8"))
+    tables = {raw["id"]: _table_from(raw) for raw in data["tables"]}
+    faults = {raw["id"]: Fault(**raw) for raw in data["faults"]}
+    return tables, faults, SimpleNamespace(**data["setting"])
 
 
 def _table_from(raw: dict[str, Any]) -> PaperTable:
