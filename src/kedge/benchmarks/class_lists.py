@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from kedge.benchmarks.base import Split, deal_classes, domain_shift_split, shuffled
+from kedge.benchmarks.base import Protocol, Split, deal_classes, domain_shift_split, shuffled
 from kedge.benchmarks.disk import choose_held_out, open_cached
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
@@ -53,13 +53,20 @@ class ListedDataset:
     def all_classes(self) -> frozenset[str]:
         return frozenset(name for names in self.lists.values() for name in names)
 
-    def load(self, data: str | None) -> ImageTable:
-        """The images of the listed classes; other classes, as of all ImageNet, are not read."""
-        return open_cached(data, self.image_size, 3, self.all_classes)
+    def protocol(
+        self,
+        name: str,
+        description: str,
+        draw: Callable[[int, ImageTable], Split],
+        any_names: bool = True,
+    ) -> Protocol:
+        """A protocol on the listed classes, or on as many under other names if that is allowed."""
 
-    def load_any_names(self, data: str | None) -> ImageTable:
-        """The same, or as many classes under other names."""
-        return open_cached(data, self.image_size, 3, self.all_classes, any_names=True)
+        def load(data: str | None) -> ImageTable:
+            size, classes = self.image_size, self.all_classes
+            return open_cached(data, size, 3, classes, any_names=any_names)
+
+        return Protocol(name, description, load, draw, self.required_data)
 
     def draw_official(self, sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
         """`sizes` of the official training classes for each round; other roles as listed."""

@@ -5,7 +5,6 @@ Their class lists, by WordNet id, are in imagenet.json.
 
 from functools import partial
 
-from kedge.benchmarks.base import Protocol
 from kedge.benchmarks.class_lists import ListedDataset
 from kedge.benchmarks.disk import held_out_rule
 
@@ -30,43 +29,35 @@ _DOMAIN_RULE = (
 )
 
 IMAGENET = (
-    Protocol(
+    _MINI.protocol(
         "mini-imagenet",
         "miniImageNet, its 64 training classes split at random: 32 old and 32 new, 16 to "
         f"validate, 20 unseen, {SIZE} px; {_MINI_RULE}.",
-        _MINI.load_any_names,
         partial(_MINI.draw_official, (32, 32)),
-        _MINI.required_data,
     ),
-    Protocol(
+    _MINI.protocol(
         "mini-imagenet-2-rounds",
         "miniImageNet, its 64 training classes split at random: 32 old ones, then two rounds of "
         f"16 new ones, 16 to validate, 20 unseen, {SIZE} px; {_MINI_RULE}.",
-        _MINI.load_any_names,
         partial(_MINI.draw_official, (32, 16, 16)),
-        _MINI.required_data,
     ),
-    Protocol(
+    _TIERED.protocol(
         "tiered-imagenet",
         "tieredImageNet, its 351 training classes split at random: 176 old and 175 new, 97 to "
         f"validate, 160 unseen, {SIZE} px; {_RULE} (the paper tests on about 1000 further images "
         "of each trained class, which not every class has).",
-        _TIERED.load_any_names,
         partial(_TIERED.draw_official, (176, 175)),
-        _TIERED.required_data,
     ),
-    Protocol(
+    _IMAGENET.protocol(
         "domain-imagenet",
         f"DomainImageNet, from natural things to man-made ones: {_DOMAIN_RULE}.",
-        _IMAGENET.load,
         partial(_IMAGENET.draw_domain_shift, "natural", "manmade"),
-        _IMAGENET.required_data,
+        any_names=False,
     ),
-    Protocol(
+    _IMAGENET.protocol(
         "domain-imagenet-reverse",
         f"DomainImageNet, from man-made things to natural ones: {_DOMAIN_RULE}.",
-        _IMAGENET.load,
         partial(_IMAGENET.draw_domain_shift, "manmade", "natural"),
-        _IMAGENET.required_data,
+        any_names=False,
     ),
 )

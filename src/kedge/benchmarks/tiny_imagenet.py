@@ -21,11 +21,9 @@ _DATASET = ListedDataset("Tiny-ImageNet", SIZE, 150, f"Tiny-ImageNet {BY_WORDNET
 def _protocol(
     name: str, split: str, paper: str, draw: Callable[[int, ImageTable], Split]
 ) -> Protocol:
-    domain = name.startswith("tiny-imagenet-domain")
     text = f"Tiny-ImageNet, {split} unseen, {SIZE} px; {held_out_rule(150)} ({paper})."
     # Names do not matter if classes are drawn at random from both domains.
-    load = _DATASET.load if domain else _DATASET.load_any_names
-    return Protocol(name, text, load, draw, _DATASET.required_data)
+    return _DATASET.protocol(name, text, draw, any_names="domain" not in name)
 
 
 _DOMAIN_SIZES = "32 old and 32 new classes, 8 + 8 to validate, 20 + 20"

@@ -1,13 +1,14 @@
-"""Random crop, flip and colour jitter for a whole batch at once, on whatever device it is.
+"""Random crop, flip and colour jitter of a batch, on any device.
 
-What happens to each image is drawn beforehand on the CPU, with the plan of the epoch: so the
-same run sees the same pixels on any device, and the step itself holds no random state.
+The random choices are drawn on the CPU together with the episodes of an epoch, so a run sees the
+same pixels on any device and a training step holds no random state.
 
 Shapes: e episodes of n images each; b images in a batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ GREY = (0.299, 0.587, 0.114)  # weights of R, G, B in luminance (ITU-R BT.601)
 
 @dataclass(frozen=True, eq=False)
 class Augmentation:
-    """Where each image is cropped, whether it is mirrored, how its colours change."""
+    """The crop, flip and colour factors of each image."""
 
     top: Int64[Tensor, "*batch"]
     left: Int64[Tensor, "*batch"]
@@ -31,13 +32,14 @@ class Augmentation:
     colour: Float[Tensor, "*batch 3"]  # factors of brightness, contrast, saturation
 
     def of(self, episode: int, n_images: int) -> Augmentation:
-        """For the images of one episode, which may have fewer than there is room for."""
-        parts = (self.top, self.left, self.mirrored, self.colour)
-        return Augmentation(*(part[episode, :n_images] for part in parts))
+        """For the first `n_images` images of one episode."""
+        return self._map(lambda part: part[episode, :n_images])
 
     def to(self, device: torch.device) -> Augmentation:
-        parts = (self.top, self.left, self.mirrored, self.colour)
-        return Augmentation(*(part.to(device, non_blocking=True) for part in parts))
+        return self._map(lambda part: part.to(device, non_blocking=True))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Augmentation:
+        return Augmentation(*map(change, (self.top, self.left, self.mirrored, self.colour)))
 
 
 def draw_augmentation(
@@ -59,20 +61,20 @@ def padding(image_size: int) -> int:
     return round(PADDING * image_size)
 
 
-def augment(images: UInt8[Tensor, "b c h w"], how: Augmentation) -> Float[Tensor, "b c h w"]:
+def augment(images: UInt8[Tensor, "b c h w"], drawn: Augmentation) -> Float[Tensor, "b c h w"]:
     """Crop from the zero-padded image, mirror, jitter (colour images only); values in 0…1."""
     b, c, h, w = images.shape
     pad = padding(h)
     device = images.device
-    y = how.top[:, None] + torch.arange(h, device=device)
+    y = drawn.top[:, None] + torch.arange(h, device=device)
     x = torch.arange(w, device=device).expand(b, w)
-    x = how.left[:, None] + torch.where(how.mirrored[:, None], w - 1 - x, x)
+    x = drawn.left[:, None] + torch.where(drawn.mirrored[:, None], w - 1 - x, x)
     padded = F.pad(images, (pad, pad, pad, pad))
-    rows = torch.arange(b, device=device)[:, None, None]
-    # Indexing puts the channels last in memory, which is the layout that convolutions want.
-    cropped = padded[rows, :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
+    batch = torch.arange(b, device=device)[:, None, None]
+    # The result is channels-last in memory, the layout that convolutions prefer.
+    cropped = padded[batch, :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
     pixels = cropped.to(torch.float32) / 255
-    return jitter(pixels, how.colour) if c == 3 else pixels
+    return jitter(pixels, drawn.colour) if c == 3 else pixels
 
 
 def jitter(
@@ -93,5 +95,5 @@ def luminance(pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
 
 
 def to_float(images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-    """The image as it is, for everything but training; values in 0…1."""
+    """Images without augmentation; values in 0…1."""
     return images.to(torch.float32, memory_format=torch.channels_last) / 255

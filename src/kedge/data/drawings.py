@@ -1,7 +1,6 @@
-"""The drawings that travel with kedge, so that every example runs without a download.
+"""The embedded drawings: 345 classes of 100 drawings from the Quick, Draw! Dataset.
 
-345 classes of 100 drawings from the Quick, Draw! Dataset (see ATTRIBUTION.md); the packed file is
-rebuilt by tools/pack_drawings.py.
+See ATTRIBUTION.md. tools/pack_drawings.py makes the file.
 """
 
 import functools
@@ -27,7 +26,7 @@ def _facts() -> dict[str, Any]:
 
 
 def drawing_domains() -> dict[str, tuple[str, ...]]:
-    """The classes in two parts, natural and man-made things; drawings.json states the rule."""
+    """The classes by domain, natural or man-made; drawings.json states the rule."""
     natural = frozenset(_facts()["natural"])
     classes = _facts()["classes"]
     return {
@@ -37,26 +36,23 @@ def drawing_domains() -> dict[str, tuple[str, ...]]:
 
 
 def unpack(packed: bytes) -> torch.Tensor:
-    """The packed file to N x 1 x 28 x 28 grey values, ink 255 on 0."""
+    """Grey values N×1×28×28, ink 255 on 0, from the content of the file."""
     pairs = torch.frombuffer(bytearray(lzma.decompress(packed)), dtype=torch.uint8)
-    pairs = pairs.view(-1, SIDE // 2, SIDE)  # a byte is a pixel of an even row and the one below it
+    pairs = pairs.view(-1, SIDE // 2, SIDE)  # a byte holds a pixel and the one below
     levels = torch.stack([pairs >> 4, pairs & 15], dim=2)  # N x 14 x 2 x 28, each 0..15
     return levels.reshape(-1, 1, SIDE, SIDE) * 17
 
 
 @functools.cache
 def load_drawings() -> ImageTable:
-    """All 34500 drawings, 100 of each class in the order of their source.
-
-    The table is shared between callers, since it is read once: treat it as read-only.
-    """
+    """All 34,500 drawings. Callers share one table, which they must not change."""
     facts = _facts()
     file = resources.files("kedge.data").joinpath("drawings.xz")
     packed = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(packed).hexdigest() != facts["sha256"]:
         raise KedgeError(
-            f"{file} is missing or damaged, its sha256 should be {facts['sha256']}: "
-            "install kedge again."
+            f"{file}: missing or damaged (its sha256 must be {facts['sha256']}); install kedge "
+            "again."
         )
     classes = tuple(facts["classes"])
     return ImageTable(

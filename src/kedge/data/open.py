@@ -110,19 +110,12 @@ def _check_shape(
     table: ImageTable, image_size: int | None, n_channels: int | None, embedded: str = ""
 ) -> None:
     if image_size not in (None, table.image_size):
-        have = (
-            f"come with kedge at {table.image_size} px"
-            if embedded
-            else (f"are packed at {table.image_size} px")
-        )
-        todo = (
-            f"use {table.image_size} px, or other images"
-            if embedded
-            else (f"pack the originals with --image-size {image_size}")
-        )
+        have, todo = "are packed", f"pack the originals with --image-size {image_size}"
+        if embedded:
+            have, todo = "come with kedge", "choose other images"
         raise KedgeError(
-            f"{embedded or table.source}: these images {have} and cannot be resized to "
-            f"{image_size} px; {todo}."
+            f"{embedded or table.source}: these images {have} at {table.image_size} px and cannot "
+            f"be resized to {image_size} px; {todo}."
         )
     if n_channels not in (None, table.n_channels):
         kinds = {1: "grey", 3: "colour"}

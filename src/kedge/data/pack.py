@@ -103,15 +103,10 @@ class _Journal:
 
     def save(self, file: int) -> None:
         os.fsync(file)  # pixels must be on disk before the journal says so
-        content = json.dumps(
-            {
-                "key": self.key,
-                "chunk": CHUNK,
-                "done": sorted(self.chunks),
-                "unreadable": self.unreadable,
-            }
-        )
-        write_on_this_rank(self.path, lambda part: part.write_text(content, encoding="utf-8"))
+        done, unreadable = sorted(self.chunks), self.unreadable
+        saved = {"key": self.key, "chunk": CHUNK, "done": done, "unreadable": unreadable}
+        text = json.dumps(saved)
+        write_on_this_rank(self.path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def pack_images(index: ImageIndex, spec: ImageSpec, out: Path, timeout: float = 0.0) -> ImageTable:
@@ -174,7 +169,14 @@ def _pack(job: PackJob, folder: Path, out: Path) -> None:
 
 def _start_folder(job: PackJob, folder: Path) -> None:
     """An empty folder for a new packing, if there is enough space."""
-    _refuse_foreign_files(folder)
+    if folder.exists():
+        present = set(folder.iterdir()) if folder.is_dir() else {folder}
+        foreign = present - {path for path in _own_files(folder) if path.is_file()}
+        if foreign:
+            raise KedgeError(
+                f"{min(foreign)}: is not a file of kedge, but in the place where packing keeps its "
+                "temporary files; move it away or choose another --out."
+            )
     _discard(folder)  # of other data, or stopped in a step that cannot be continued
     folder.mkdir(parents=True)
     free, needed = shutil.disk_usage(folder).free, job.n_bytes
@@ -184,18 +186,6 @@ def _start_folder(job: PackJob, folder: Path) -> None:
             f"{folder.parent}: {needed / 1e9:.1f} GB are needed to pack these images, but "
             f"{free / 1e9:.1f} GB are free; free some space, or choose another --out or a smaller "
             "--image-size."
-        )
-
-
-def _refuse_foreign_files(folder: Path) -> None:
-    if not folder.exists():
-        return
-    present = set(folder.iterdir()) if folder.is_dir() else {folder}
-    foreign = present - {path for path in _own_files(folder) if path.is_file()}
-    if foreign:
-        raise KedgeError(
-            f"{min(foreign)}: is not a file of kedge, but in the place where packing keeps its "
-            "temporary files; move it away or choose another --out."
         )
 
 
@@ -248,14 +238,10 @@ def _complete(job: PackJob, file: int, journal: _Journal) -> None:
     os.ftruncate(file, base + n * size)
     shape = (n, spec.n_channels, spec.image_size, spec.image_size)
     duplicates = DuplicateCounter()
+    pixels = _read_pixels(file, base, size, readable.labels, duplicates)
     labels, part = torch.from_numpy(readable.labels), torch.from_numpy(readable.part)
-    fingerprint = fingerprint_of(
-        shape,
-        _read_pixels(file, base, size, readable.labels, duplicates),
-        labels,
-        readable.classes,
-        (index.parts, part) if index.parts else None,
-    )
+    split = (index.parts, part) if index.parts else None
+    fingerprint = fingerprint_of(shape, pixels, labels, readable.classes, split)
     unreadable = sorted(journal.unreadable)[:MOST_NAMED]
     metadata = {
         "format": PACKED_FORMAT,
@@ -266,11 +252,7 @@ def _complete(job: PackJob, file: int, journal: _Journal) -> None:
         "key": job.key,
         "form": index.form,
         "look": spec.to_dict(),
-        "remarks": [
-            *index.all_remarks,
-            *readable.remarks,
-            *duplicates.remarks(readable.classes),
-        ],
+        "remarks": [*index.all_remarks, *readable.remarks, *duplicates.remarks(readable.classes)],
         "unreadable": {index.images.name(i): journal.unreadable[i] for i in unreadable},
     }
     _write(file, _header(job, metadata, shape), 0)
