@@ -84,8 +84,8 @@ def old_new_figure(record: Record) -> ReportFigure | None:
             xs, ys = zip(*(means[label] for _, label in sweep.points), strict=True)
             axes.plot(xs, ys, color=looks[sweep.representative].colour, linewidth=1.2, alpha=0.6)
             for value, label in sweep.points:
-                offset = {"xytext": (4, 4), "textcoords": "offset points"}
-                axes.annotate(f"{value:g}", means[label], fontsize=8, **offset)
+                text = axes.annotate(f"{value:g}", means[label], (4, 4), fontsize=8)
+                text.set_anncoords("offset points")
             handles = {m: line for m, line in handles.items() if m not in sweep.members}
             handles[sweep.stem] = style.handle(sweep.stem, looks[sweep.representative])
         axes.set_xlabel("accuracy on old classes (%)  →  keeps more")
