@@ -1,11 +1,11 @@
-"""Draw docs/figures/alignment.svg: what FT, DFA and IDA leave a new image's feature free to do.
+"""Draw docs/figures/alignment.svg: how FT, DFA and IDA let the feature of a new image move.
 
     python tools/draw_alignment.py [FILE]
 
-An illustration, no measurement: where the points lie and how strong the spring is was chosen for a
-clear picture. The rest follows: in a plane with two anchors, kedge's own head gives the verdicts
-and kedge's own alignments give the penalties. The new task is a spring towards one point, and each
-method's feature lies where the spring and its penalty balance.
+An illustration, not a measurement: the positions of the points and the strength of the spring are
+chosen for clarity. Predictions and penalties are computed by kedge's head and alignments in a plane
+with two anchors. The new task is a spring towards one point; the feature of each method lies where
+spring and penalty balance.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from kedge.models.heads import PrototypeHead
 OUT = Path(__file__).resolve().parents[1] / "docs" / "figures" / "alignment.svg"
 ANCHORS = torch.tensor([[-1.6, -0.5], [1.4, -1.4]], dtype=torch.float64)
 OLD = torch.tensor([-0.47, -0.7], dtype=torch.float64)  # the feature under the teacher
-WANTED = torch.tensor([1.05, 1.25], dtype=torch.float64)  # where the new task would have it
-SPRING = 0.35  # its strength
+WANTED = torch.tensor([1.05, 1.25], dtype=torch.float64)  # the optimum of the new task
+SPRING = 0.35  # strength of the pull towards the optimum
 HEAD = PrototypeHead(2, temperature=2.0)
-LEVELS = (0.4, 0.1, 0.02)  # of the penalty, where shades meet
-SIDE, GAP, UNIT = 280, 20, 60  # px of a panel, between two, and of one unit of the plane
+LEVELS = (0.4, 0.1, 0.02)  # of the penalty, at the edges of the shades
+SIDE, GAP, UNIT = 280, 20, 60  # px: panel, gap between panels, unit of the plane
 LEFT, TOP = 10, 52
 
 
 @dataclass(frozen=True)
 class Panel:
     name: str
-    says: str
+    subtitle: str
     alignment: Alignment | None
 
 
 PANELS = (
-    Panel("FT", "nothing is held", None),
-    Panel("DFA", "the point is held", DirectFeatureAlignment()),
-    Panel("IDA", "the verdict is held", IndirectDiscriminantAlignment()),
+    Panel("FT", "nothing is kept", None),
+    Panel("DFA", "the feature is kept", DirectFeatureAlignment()),
+    Panel("IDA", "the prediction is kept", IndirectDiscriminantAlignment()),
 )
 
 STYLE = """
@@ -74,23 +74,23 @@ def penalty(alignment: Alignment | None, feature: Tensor) -> Tensor:
     return alignment.penalty(AlignmentInputs(feature[None], OLD[None], HEAD, ANCHORS))
 
 
-def settled(alignment: Alignment | None) -> Tensor:
-    """Where spring and penalty balance, by plain descent."""
+def equilibrium(alignment: Alignment | None) -> Tensor:
+    """Where spring and penalty balance, by gradient descent."""
     feature = OLD.clone().requires_grad_(True)
     for _ in range(800):
         loss = SPRING / 2 * (feature - WANTED).square().sum() + penalty(alignment, feature)
-        (slope,) = torch.autograd.grad(loss, feature)
-        feature = (feature - 0.1 * slope).detach().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(loss, feature)
+        feature = (feature - 0.1 * gradient).detach().requires_grad_(True)
     return feature.detach()
 
 
-def verdict(feature: Tensor) -> list[float]:
+def prediction(feature: Tensor) -> list[float]:
     return HEAD.logits(feature[None], ANCHORS).softmax(-1)[0].tolist()
 
 
 @torch.no_grad()
 def reach(alignment: Alignment, direction: Tensor, level: float) -> float:
-    """How far one may go from the old feature before the penalty is at a level."""
+    """Distance from the old feature at which the penalty reaches a level."""
     low, high = 0.0, 20.0
     for _ in range(25):
         middle = (low + high) / 2
@@ -99,20 +99,20 @@ def reach(alignment: Alignment, direction: Tensor, level: float) -> float:
     return high
 
 
-def held(panel: Panel, corner: float) -> list[str]:
-    """The penalty's shades: what lies outside of them is forbidden, more or less."""
+def shades(panel: Panel, corner: float) -> list[str]:
+    """Polygons of equal penalty."""
     if panel.alignment is None:
         return []
     dx, dy = along_anchors()
-    # None of the rays along the free direction itself: they would never end.
+    # No ray lies in the free direction itself: the penalty would never reach the level.
     turn = torch.arange(1, 360, 2, dtype=torch.float64) * math.pi / 180 + math.atan2(dx, -dy)
     outline = torch.stack([turn.cos(), turn.sin()], 1)
-    shades = []
+    polygons = []
     for level in LEVELS:
         points = [OLD + reach(panel.alignment, d, level) * d for d in outline]
         path = " ".join("{:.1f},{:.1f}".format(*at(p, corner)) for p in points)
-        shades.append(f'<polygon class="held" points="{path}"/>')
-    return shades
+        polygons.append(f'<polygon class="held" points="{path}"/>')
+    return polygons
 
 
 def along_anchors() -> tuple[float, float]:
@@ -121,13 +121,13 @@ def along_anchors() -> tuple[float, float]:
 
 
 def at(point: Tensor, corner: float) -> tuple[float, float]:
-    """Pixels of a point of the plane in the panel that begins at `corner`."""
+    """Pixel coordinates of a point in the panel that begins at `corner`."""
     x, y = point.tolist()
     return corner + SIDE / 2 + UNIT * x, TOP + SIDE / 2 - UNIT * y
 
 
 def arrow(start: tuple[float, float], end: tuple[float, float], room: float) -> str:
-    """From one dot to another, with a head; both keep some room."""
+    """An arrow between two dots that leaves `room` around both."""
     length = math.dist(start, end)
     ux, uy = ((e - s) / length for s, e in zip(start, end, strict=True))
     x0, y0, x1, y1 = (
@@ -143,7 +143,7 @@ def arrow(start: tuple[float, float], end: tuple[float, float], room: float) -> 
 
 
 def free(corner: float) -> str:
-    """A word along the direction in which the anchors' difference does not change."""
+    """The label of the direction that is orthogonal to the difference of the anchors."""
     dx, dy = along_anchors()
     along = torch.tensor([-dy, dx], dtype=torch.float64)
     x, y = at(OLD - 1.0 * along / along.norm(), corner)
@@ -168,26 +168,26 @@ def bar(corner: float, y: float, label: str, p: list[float]) -> list[str]:
         pieces.append(
             f'<rect class="{name}" x="{start:.1f}" y="{y}" width="{length:.1f}" height="24"/>'
         )
-        said = f"{name.upper()} {100 * share:.0f}%" if length > 60 else f"{100 * share:.0f}%"
+        label_text = f"{name.upper()} {100 * share:.0f}%" if length > 60 else f"{100 * share:.0f}%"
         pieces.append(
             f'<text class="on {name}" x="{start + length / 2:.1f}" y="{y + 17.5}" '
-            f'text-anchor="middle">{said}</text>'
+            f'text-anchor="middle">{label_text}</text>'
         )
     return pieces
 
 
 def draw(number: int, panel: Panel) -> list[str]:
     corner = LEFT + number * (SIDE + GAP)
-    new = settled(panel.alignment)
+    new = equilibrium(panel.alignment)
     start, end, wish = (at(point, corner) for point in (OLD, new, WANTED))
     parts = [
         f'<text x="{corner}" y="32"><tspan class="title">{panel.name}</tspan>'
-        f'<tspan dx="10">{panel.says}</tspan></text>',
+        f'<tspan dx="10">{panel.subtitle}</tspan></text>',
         f'<clipPath id="plane{number}"><rect x="{corner}" y="{TOP}" width="{SIDE}" '
         f'height="{SIDE}" rx="8"/></clipPath>',
         f'<rect class="plane" x="{corner}" y="{TOP}" width="{SIDE}" height="{SIDE}" rx="8"/>',
         f'<g clip-path="url(#plane{number})">',
-        *held(panel, corner),
+        *shades(panel, corner),
         "</g>",
     ]
     if isinstance(panel.alignment, IndirectDiscriminantAlignment):
@@ -215,7 +215,9 @@ def draw(number: int, panel: Panel) -> list[str]:
         f'<text x="{end[0] - 12:.1f}" y="{end[1] - 2:.1f}" text-anchor="end">{phi("new")}</text>'
     )
     below = TOP + SIDE + 22
-    parts += bar(corner, below, "old", verdict(OLD)) + bar(corner, below + 32, "new", verdict(new))
+    parts += bar(corner, below, "old", prediction(OLD)) + bar(
+        corner, below + 32, "new", prediction(new)
+    )
     return parts
 
 
@@ -223,7 +225,7 @@ def figure() -> str:
     width, height = 2 * LEFT + 3 * SIDE + 2 * GAP, TOP + SIDE + 96
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
-        "<title>A new image’s feature under the old and the new backbone, and its verdict relative "
+        "<title>A new image’s feature under the old and the new backbone, and its prediction relative "
         "to two anchors</title>",
         f"<style>{STYLE}</style>",
         f'<rect class="card" width="{width}" height="{height}" rx="10"/>',

@@ -1,6 +1,6 @@
-"""Draw docs/figures/deliveries.png: some drawings of the folders of the tutorial.
+"""Draw docs/figures/deliveries.png: some drawings of each folder of the tutorial.
 
-python tools/draw_deliveries.py FOLDER    # in which the tutorial's deliveries.py was run
+python tools/draw_deliveries.py FOLDER    # where the tutorial's deliveries.py was run
 """
 
 from __future__ import annotations

