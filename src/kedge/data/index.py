@@ -183,8 +183,7 @@ class ConcatImages(ImageSource):
     """The images of several sources, one source after the other."""
 
     def __init__(self, sources: Sequence[ImageSource]) -> None:
-        self.sources = sources
-        self.starts = [0, *accumulate(map(len, sources))]
+        self.sources, self.starts = sources, [0, *accumulate(map(len, sources))]
 
     def __len__(self) -> int:
         return self.starts[-1]

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,63 +19,46 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kedge.data.lazy_images import LazyImages, OpenFile
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.utils.atomic_io import to_json, write_atomically
 
 PACKED_FORMAT = "kedge-images-1"
 BLOCK_BYTES = 1 << 23  # pixels that are read, moved or hashed at a time
 DTYPES = {"U8": torch.uint8, "I64": torch.int64}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+VECTORS = ("labels", "part")  # tensors beside the images
 
 
-@dataclass(frozen=True)
-class TensorEntry:
-    """A tensor of the file, as its header describes it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int  # in the file
-    end: int
-
-
-class PackedFile:
-    """An open packed file whose header has been read; `metadata` is what kedge wrote there."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self.file = OpenFile(path)
-            self.metadata, self.entries = _read_header(self.file)
-        except FileNotFoundError:
-            raise KedgeError(f"{path}: there is no packed image file here.") from None
-        except (SafetensorError, OSError, ValueError, RecursionError) as error:
-            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-            raise KedgeError(f"{path}: not a packed image file, or damaged ({reason}).") from None
-        if not isinstance(self.metadata, dict):
-            raise KedgeError(f"{path}: not a packed image file that kedge wrote.")
-
-    def images(self, checksum: str) -> LazyImages:
-        entry = self._entry("images")
-        if len(entry.shape) != 4 or entry.dtype != "U8":
-            raise KedgeError(f"{self.file.path}: images must be uint8 of shape N×C×H×W.")
-        if entry.start == entry.end:
-            raise KedgeError(f"{self.file.path}: this packed image file holds no image.")
-        n, *image_shape = entry.shape
-        numbers = np.arange(n, dtype=np.int64)
-        return LazyImages(self.file, entry.start, tuple(image_shape), numbers, checksum)
-
-    def vector(self, name: str, dtype: str, n: int) -> Tensor:
-        """A tensor that must have n elements of this type."""
-        entry = self._entry(name)
-        if entry.shape != (n,) or entry.dtype != dtype:
-            raise KedgeError(f"{self.file.path}: there must be one {dtype} of '{name}' per image.")
-        content = self.file.read(entry.end - entry.start, entry.start)
-        return torch.frombuffer(content, dtype=DTYPES[dtype])
-
-    def _entry(self, name: str) -> TensorEntry:
-        try:
-            return self.entries[name]
-        except KeyError:
-            raise KedgeError(f"{self.file.path}: this packed image file lacks '{name}'.") from None
+def read_packed(path: Path) -> tuple[dict[str, Any], LazyImages, dict[str, Tensor]]:
+    """What kedge wrote in the metadata, the images (not loaded), and labels and parts."""
+    try:
+        file = OpenFile(path)
+        # Opening checks that the header's shapes and offsets fit together and the file.
+        with safe_open(path, "pt") as tensors:
+            metadata = json.loads((tensors.metadata() or {}).get("kedge", "null"))
+            vectors = {k: tensors.get_tensor(k).clone() for k in VECTORS if k in tensors.keys()}
+        length = int.from_bytes(file.read(8, 0), "little")
+        images = json.loads(file.read(length, 8)).get("images")
+    except FileNotFoundError:
+        raise KedgeError(f"{path}: there is no packed image file here.") from None
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise KedgeError(f"{path}: not a packed image file, or damaged ({reason}).") from None
+    require(isinstance(metadata, dict), f"{path}: not a packed image file that kedge wrote.")
+    kind = "a model" if metadata.get("format") == "kedge-model" else "another file"
+    require(
+        metadata.get("format") == PACKED_FORMAT,
+        f"{path}: this is {kind} of kedge, not packed images; give images, or a file written by "
+        "'kedge data pack'.",
+    )
+    require(images is not None, f"{path}: this packed image file lacks 'images'.")
+    ok = images["dtype"] == "U8" and len(images["shape"]) == 4
+    require(ok, f"{path}: images must be uint8 of shape N×C×H×W.")
+    require(0 not in images["shape"], f"{path}: this packed image file holds no image.")
+    n, *image_shape = images["shape"]
+    offset, numbers = 8 + length + images["data_offsets"][0], np.arange(n, dtype=np.int64)
+    checksum = str(metadata.get("fingerprint", ""))
+    return metadata, LazyImages(file, offset, tuple(image_shape), numbers, checksum), vectors
 
 
 def write_packed(
@@ -140,17 +122,3 @@ def fingerprint_of(
         sha.update(split[1].contiguous().numpy().data)
     names = hashlib.sha256(json.dumps(classes).encode()).hexdigest()
     return f"{sha.hexdigest()[:16]}-{names[:16]}"
-
-
-def _read_header(file: OpenFile) -> tuple[Any, dict[str, TensorEntry]]:
-    """The metadata that kedge wrote, and the tensors."""
-    with safe_open(file.path, "pt"):  # checks that shapes and offsets fit together and the file
-        pass
-    length = int.from_bytes(file.read(8, 0), "little")
-    header = json.loads(file.read(length, 8).decode())
-    metadata = header.pop("__metadata__", None) or {}
-    entries = {}
-    for name, entry in header.items():
-        start, end = (8 + length + offset for offset in entry["data_offsets"])
-        entries[name] = TensorEntry(entry["dtype"], tuple(entry["shape"]), start, end)
-    return json.loads(metadata.get("kedge", "null")), entries

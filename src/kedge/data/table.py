@@ -20,9 +20,9 @@ from kedge.data.decode import ResizeMode
 from kedge.data.lazy_images import LazyImages
 from kedge.data.packed_file import (
     PACKED_FORMAT,
-    PackedFile,
     blocks,
     fingerprint_of,
+    read_packed,
     write_packed,
 )
 from kedge.errors import KedgeError, require
@@ -61,6 +61,7 @@ class ImageTable:
         ok = bool(self.parts) == (part is not None)
         self._require(ok, "the parts of a split need names, and a part for each image")
         ok = part is None or (part.shape == labels.shape and int(part.max()) < len(self.parts))
+        ok &= part is None or part.dtype == torch.uint8
         self._require(ok, "every image must be in one part of the split")
 
     def _require(self, holds: bool, sentence: str) -> None:
@@ -163,26 +164,17 @@ class ImageTable:
     @classmethod
     def load(cls, path: str | Path) -> ImageTable:
         """Open a packed file. A small one is loaded; pixels of a large one are read on access."""
-        file = PackedFile(Path(path))
-        saved = file.metadata
-        if saved.get("format") != PACKED_FORMAT:
-            kind = "a model" if saved.get("format") == "kedge-model" else "another file of kedge"
-            raise KedgeError(
-                f"{path}: this is {kind}, not packed images; give images, or a file written by "
-                "'kedge data pack'."
-            )
+        saved, images, vectors = read_packed(Path(path))
         try:
-            checksum = str(saved["fingerprint"])
             treatment = dict(saved.get("look", {}))
-            images = file.images(checksum)
             return cls(
                 images[:] if images.numel() <= EAGER_BYTES else images,
-                file.vector("labels", "I64", len(images)),
+                vectors["labels"],
                 _parse_names(saved["classes"]),
                 str(path),
                 _parse_names(saved.get("parts", [])),
-                file.vector("part", "U8", len(images)) if "part" in file.entries else None,
-                checksum,
+                vectors.get("part"),
+                str(saved["fingerprint"]),
                 "stretch" if treatment.get("fit") == "stretch" else "crop",
                 treatment.get("inverted") is True,
             )
