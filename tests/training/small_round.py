@@ -64,9 +64,14 @@ def base_model() -> Model:
 
 
 def memory_of(method: str, model: Model) -> Memory:
-    """What a method keeps of the first round; for EIML 4 of the 8 images of each class."""
-    text = f"{method} exemplars=4" if method == "EIML" else method
-    return remember(parse_method(text), model, FIRST, {}, CONFIG)
+    """What a method keeps of the first round."""
+    return remember(quick(method), model, FIRST, {}, CONFIG)
+
+
+def quick(method: str) -> Method:
+    """A method with options that are quick for small classes."""
+    options = {"EIML": " exemplars=4", "EWC": " episodes=20"}
+    return parse_method(method + options.get(method, ""))
 
 
 def second_round(method: str, start: Model, config: TrainConfig = CONFIG) -> RoundResult:

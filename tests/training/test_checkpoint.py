@@ -28,7 +28,6 @@ from tests.training.small_round import (
 )
 from torch import Tensor, nn
 
-from kedge.config import EpisodeShape
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError
 from kedge.methods.registry import parse_method
@@ -163,16 +162,10 @@ FEWER_IMAGES = replace(SECOND.train, class_rows=tuple(r[2:] for r in SECOND.trai
 OTHER_RUNS: dict[str, dict[str, Any]] = {
     "seed": {"config": replace(CONFIG, seed=6)},
     "learning rate": {"config": scheduled(lr=2e-2)},
-    "patience": {"config": scheduled(patience=1)},
-    "episodes": {"config": scheduled(episodes=4)},
     "tasks per step": {"config": scheduled(tasks_per_step=3)},
-    "sampling": {"config": scheduled(sampling="hard")},
-    "shape": {"config": replace(CONFIG, episode=EpisodeShape(3, 1, 3))},
-    "method": {"method": parse_method("FT")},
-    "weight": {"method": parse_method("IDA lambda=2")},
+    "method": {"method": parse_method("IDA lambda=2")},
     "round": {"data": replace(SECOND, round=2)},
     "start": {"start": untrained(seed=9).with_anchors_of(FIRST.train)},
-    "classes": {"data": round_data(1, NEW[:3])},
     "images": {"data": round_data(1, NEW, images(seed=1))},
     "choice of images": {"data": replace(SECOND, train=FEWER_IMAGES)},
     "validation classes": {"data": replace(SECOND, val=Pool.all("validation", TABLE, OLD))},
@@ -202,7 +195,6 @@ def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         lambda about, tensors: tensors.update({"adam.999.exp_avg": torch.zeros(2)}),
         lambda about, tensors: about.pop("lr"),
         lambda about, tensors: about.update(history=[{"epoch": "one"}]),
-        lambda about, tensors: about.update(history=7),
     ],
 )
 def test_content_that_does_not_fit_is_refused(

@@ -22,6 +22,7 @@ from tests.training.small_round import (
     Witness,
     base_model,
     memory_of,
+    quick,
     round_data,
     same,
     scheduled,
@@ -62,7 +63,7 @@ def test_weight_of_zero_is_fine_tuning_to_the_last_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["FT", *ALIGNED])
 def test_round_does_not_change_its_teacher_nor_earlier_anchors(name: str) -> None:
-    base, method = base_model(), parse_method(name)
+    base, method = base_model(), quick(name)
     before, lineage = weights(base), base.lineage
     second = second_round(name, base).model
     assert same(weights(base), before), "weights, BatchNorm statistics and anchors"
