@@ -19,7 +19,7 @@ from jaxtyping import Int64, UInt8
 from kedge.data.decode import RawImage, looks_like_image
 from kedge.data.files.file_tree import FileTree
 from kedge.data.files.parquet_file import holds_images, is_parquet
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.utils.text import first_example, normalize_name, pluralize, skipped_remark
 
 PART_NAMES = {  # usual names of the parts of a split → ours
@@ -63,20 +63,16 @@ class ImageIndex:
     inverted: bool = False  # drawn dark on white, but usually shown white on dark
 
     def __post_init__(self) -> None:
-        n = len(self.images)
-        if n == 0 or not self.classes:
-            raise KedgeError(f"{self.path}: no image was found ({self.form}).")
-        if len(self.labels) != n:
-            raise KedgeError(
-                f"{self.path}: {pluralize(n, 'image')} but {pluralize(len(self.labels), 'label')}."
-            )
-        if int(self.labels.min()) < 0 or int(self.labels.max()) >= len(self.classes):
-            n_classes = pluralize(len(self.classes), "class", "classes")
-            raise KedgeError(f"{self.path}: some labels are not among the {n_classes}.")
-        if len(set(self.classes)) != len(self.classes):
-            raise KedgeError(f"{self.path}: two classes have the same name.")
-        if len(self.part) != (n if self.parts else 0):
-            raise KedgeError(f"{self.path}: the parts of the split do not cover all images.")
+        path, labels, n, n_classes = self.path, self.labels, len(self.images), len(self.classes)
+        require(n > 0 and n_classes > 0, f"{path}: no image was found ({self.form}).")
+        images, given = pluralize(n, "image"), pluralize(len(labels), "label")
+        require(len(labels) == n, f"{path}: {images} but {given}.")
+        ok = int(labels.min()) >= 0 and int(labels.max()) < n_classes
+        classes = pluralize(n_classes, "class", "classes")
+        require(ok, f"{path}: some labels are not among the {classes}.")
+        require(len(set(self.classes)) == n_classes, f"{path}: two classes have the same name.")
+        ok = len(self.part) == (n if self.parts else 0)
+        require(ok, f"{path}: the parts of the split do not cover all images.")
         self._normalize_names()
 
     def _normalize_names(self) -> None:
@@ -238,13 +234,10 @@ def build_index(
     image_size: int | None = None,
     inverted: bool = False,
 ) -> ImageIndex:
-    """An index from the class name of each image.
+    """An index from the class name (and the part of the split, if any) of each image.
 
-    Args:
-        names: the class of each image.
-        parts: the part of the split of each image, or nothing.
-        files: the files of the tree that hold the data; all of them by default.
-        ignored: files that were left out on purpose, or that `remarks` mention.
+    `files` hold the data, by default all files of the tree. `ignored` files were left out on
+    purpose, or `remarks` mention them.
     """
     files = tree.names if files is None else files
     classes = tuple(sorted(set(names)))

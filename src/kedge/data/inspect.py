@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,13 +63,12 @@ class Inspection:
         return {"look" if name == "spec" else name: value for name, value in fields.items()}
 
 
-@dataclass(frozen=True)
-class _Examined:
+class _Examined(NamedTuple):
     """One image after decoding."""
 
     header: ImageHeader | None
     digest: bytes  # of the undecoded image
-    problem: str = ""  # why it cannot be read
+    problem: str  # why it cannot be read, or ""
 
 
 def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:

@@ -106,12 +106,7 @@ def fingerprint_of(
     classes: Sequence[str],
     split: tuple[Sequence[str], Tensor] | None = None,
 ) -> str:
-    """A hash of pixels, labels and names.
-
-    Args:
-        blocks: the pixels of all images, one after the other.
-        split: the names of its parts and the part of each image.
-    """
+    """A hash of pixels (in blocks), labels, names, and a split: its parts and each image's part."""
     sha = hashlib.sha256(f"images {torch.uint8} {shape}".encode())
     for block in blocks:
         sha.update(block)

@@ -42,7 +42,7 @@ def display() -> Iterator[None]:
         TimeLeftColumn(),
     )
     console = Console(stderr=True)
-    # Without a terminal bars would leave empty lines.
+    # Without a terminal, bars would leave empty lines.
     disable = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=disable) as progress:
         token, noted = _display.set(progress), _noted.set(set())
