@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kedge.experiments.records import Record, RecordSet
 from kedge.report import queries
 from kedge.report.style import ReportFigure, looks
-from kedge.report.summary import describe_method
+from kedge.report.summary import METHODS
 from kedge.report.table import Table
 
 
@@ -35,14 +35,13 @@ def render_page(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    methods = list(dict.fromkeys(m for r in parts.values() for m in queries.final_methods(r)))
+    labels = [method for record in parts.values() for method in queries.final_methods(record)]
+    families = looks(list(dict.fromkeys(map(queries.family, labels))))
     return environment.get_template("page.html.jinja").render(
         title=title,
         headlines=[line.replace(" ± ", "\u00a0±\u00a0") for line in headlines],
         sentences=sentences,
-        methods=[
-            (method, look, describe_method(method)) for method, look in looks(methods).items()
-        ],
+        methods=[(name, look, METHODS.get(name, "")) for name, look in families.items()],
         tables=tables,
         # As data URLs, because ids of several inline SVGs would clash.
         figures=[(figure, base64.b64encode(svg).decode("ascii")) for figure, svg in figures],

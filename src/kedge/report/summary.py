@@ -24,14 +24,6 @@ METHODS = {
 }
 
 
-def describe_method(label: str) -> str:
-    """What a method does; a variant, 'IDA lambda=5', is described by its options."""
-    family, *options = label.split() or [label]
-    if family not in METHODS:
-        return "see the configuration"
-    return f"{family} with {listing(options)}" if options else METHODS[family]
-
-
 def headline(record: Record) -> str:
     """The result of IDA against fine-tuning, or against another method, in one sentence."""
     round, lead = queries.final_round(record), queries.lead_methods(record)[0]
