@@ -234,7 +234,7 @@ def test_names_that_occur_twice(tmp_path: Path, ending: str) -> None:
     tree = open_tree(path)
     assert tree.names == ("ant/2.png", "ant/1.png")
     assert tree.read_bytes("ant/1.png") == b"new"
-    assert "more than once" in tree.remarks[0]
+    assert "same name" in tree.remarks[0]
 
 
 def test_name_in_tar_that_is_not_utf8(tmp_path: Path) -> None:

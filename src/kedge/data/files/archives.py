@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from kedge.errors import KedgeError
-from kedge.utils.text import display_name, first_example, pluralize, skipped_remark
+from kedge.utils.text import display_name, skipped_remark
 
 LARGEST_MEMBER = 1 << 28  # bytes of one file, and of the table of contents
 LARGEST_GROWTH = 200  # a file that unpacks to more than this many times its size is a bomb
@@ -53,10 +53,8 @@ class Archive(ABC):
         except KedgeError:
             raise
         except Exception as error:  # damaged files make these libraries raise anything
-            raise KedgeError(
-                f"{path}: truncated, damaged or not an archive ({_reason(error)}); download it "
-                "again."
-            ) from None
+            why = f"truncated, damaged or not an archive ({_reason(error)})"
+            raise KedgeError(f"{path}: {why}; download it again.") from None
 
     @abstractmethod
     def _open(self) -> None:
@@ -72,9 +70,8 @@ class Archive(ABC):
         except KedgeError:
             raise
         except Exception as error:  # as above
-            raise KedgeError(
-                f"{self.path}: {display_name(name)} in it is damaged ({_reason(error)})."
-            ) from None
+            member = f"{self.path}: {display_name(name)} in it"
+            raise KedgeError(f"{member} is damaged ({_reason(error)}).") from None
 
     def _safe_members(self, members: Iterable[tuple[str, Member]]) -> dict[str, Member]:
         """The members that are not hidden and stay below the archive's root, by normalized name."""
@@ -84,9 +81,7 @@ class Archive(ABC):
             try:
                 name.encode()
             except UnicodeEncodeError:
-                raise KedgeError(
-                    f"{self.path}: the name {name!a} in it is not UTF-8; unpack it and rename that."
-                ) from None
+                raise KedgeError(f"{self.path}: the name {name!a} in it is not UTF-8.") from None
             parts = [part for part in name.split("/") if part not in ("", ".")]
             if ".." in parts or "\\" in name or name.startswith("/") or DRIVE.match(name):
                 outside.append(name)
@@ -96,19 +91,12 @@ class Archive(ABC):
                     repeated.append(normalized)
                 kept[normalized] = member
         self.remarks += skipped_remark(outside, "member", "its name leads out of the archive")
-        if repeated:
-            what = pluralize(len(repeated), "name occurs", "names occur")
-            self.remarks += (
-                f"{what} more than once in the archive, the last is used{first_example(repeated)}",
-            )
+        self.remarks += skipped_remark(repeated, "member", "a later one has the same name")
         return kept
 
     def _refuse_bomb(self, total: int) -> None:
         if total > LARGEST_GROWTH * max(self._bytes, 1 << 20):
-            raise KedgeError(
-                f"{self.path}: this archive of {self._bytes} bytes claims to hold {total} or more; "
-                "archives of images do not, so it was not unpacked."
-            )
+            raise KedgeError(f"{self.path}: not unpacked, it claims to hold {total} bytes or more.")
 
     def _refuse_large(self, name: str, size: int) -> None:
         if size > LARGEST_MEMBER:
@@ -135,10 +123,8 @@ class Zip(Archive):
             if member.flag_bits & 1:
                 raise KedgeError(f"{self.path}: this archive is encrypted; unpack it first.")
             if (method := member.compress_type) not in METHODS:
-                raise KedgeError(
-                    f"{self.path}: {display_name(name)} in it has the unknown compression "
-                    f"method {method}; unpack the archive first."
-                )
+                what = f"{display_name(name)} is compressed with the unknown method {method}"
+                raise KedgeError(f"{self.path}: {what}; unpack it first.")
         self._refuse_bomb(sum(member.file_size for member in self._members.values()))
         self.names = tuple(self._members)
 

@@ -134,8 +134,6 @@ def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise KedgeError(
-                f"{path}: line {number} is no JSON object; expected one per line, such as "
-                '{"path": "a.png", "class": "cat"}.'
-            )
+            example = '{"path": "a.png", "class": "cat"}'
+            raise KedgeError(f"{path}: line {number} is no JSON object such as {example}.")
         yield number, {_column(key): value for key, value in record.items()}

@@ -31,14 +31,8 @@ ARRAY_HEADER = re.compile(
     rb"\s*'shape':\s*\(([\dL, ]*)\),?\s*\}\s*"
 )
 DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    OSError,
-    ValueError,
-    NotImplementedError,
-    OverflowError,
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError),
+    *(NotImplementedError, OverflowError),
 )
 
 
@@ -60,22 +54,16 @@ def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
                 has = ", ".join(map(ascii, sorted(members)[:6])) or "nothing"
                 raise KedgeError(f"{path}: expected an array '{key}' in it but found {has:.200}.")
             if member.flag_bits & 1 or member.compress_type not in (0, zipfile.ZIP_DEFLATED):
-                raise KedgeError(
-                    f"{path}: '{key}' has a compression that NumPy does not use; unpack it first."
-                )
+                raise KedgeError(f"{path}: '{key}' has a compression that NumPy does not use.")
             with archive.open(member) as file:
                 shape, fortran, start = _header(file, path, key)
             if start + math.prod(shape) != member.file_size:
-                raise KedgeError(
-                    f"{path}: '{key}' should have {math.prod(shape)} bytes but has "
-                    f"{member.file_size - start}; download it again."
-                )
+                found = f"{math.prod(shape)} bytes but has {member.file_size - start}"
+                raise KedgeError(f"{path}: '{key}' should have {found}; download it again.")
             if member.compress_type == zipfile.ZIP_DEFLATED:
                 if fortran:
-                    raise KedgeError(
-                        f"{path}: '{key}' is compressed in Fortran order, where images are "
-                        "interleaved; save it again with numpy.savez."
-                    )
+                    what = f"'{key}' is compressed in Fortran order, which interleaves images"
+                    raise KedgeError(f"{path}: {what}; save it with numpy.savez.")
                 return DeflatedImages(path, member.filename, start, shape, bgr)
         with open(path, "rb") as raw:
             raw.seek(member.header_offset)
@@ -85,9 +73,8 @@ def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
         offset = member.header_offset + LOCAL_HEADER.size + n + m + start
         mapped = np.memmap(path, np.uint8, "r", offset, shape, "F" if fortran else "C")
     except DAMAGED as error:
-        raise KedgeError(
-            f"{path}: truncated, damaged or not an .npz ({str(error)[:120]}); download it again."
-        ) from None
+        why = f"truncated, damaged or not an .npz ({str(error)[:120]})"
+        raise KedgeError(f"{path}: {why}; download it again.") from None
     return ArrayImages([mapped], [str(path)], bgr)
 
 
@@ -107,10 +94,8 @@ def _header(file: Stream, path: Path, key: str) -> tuple[tuple[int, ...], bool, 
     shape = tuple(int(n[:20] or b"0") for n in axes)
     if match[1] not in (b"|u1", b"<u1", b"u1") or len(shape) != 4 or shape[3] != 3:
         found = f"{match[1][:20].decode('latin1')} of shape {'×'.join(map(str, shape[:8]))}"
-        raise KedgeError(
-            f"{path}: expected '{key}' to be uint8 (u1) of shape images×height×width×3 but found "
-            f"{found:.150}."
-        )
+        expected = f"expected '{key}' to be uint8 (u1) of shape images×height×width×3"
+        raise KedgeError(f"{path}: {expected} but found {found:.150}.")
     if not 0 < shape[1] * shape[2] <= MOST_PIXELS or not shape[0]:
         raise KedgeError(f"{path}: '{key}' holds {shape[0]} images of {shape[1]}×{shape[2]} px.")
     return shape, match[2] == b"True", 8 + size + length

@@ -141,9 +141,7 @@ def open_parquet(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
     try:
         parquet = importlib.import_module("pyarrow.parquet")  # slow, so only when needed
     except ImportError:
-        raise KedgeError(
-            f"{path}: reading Parquet files needs pyarrow; run 'pip install pyarrow'."
-        ) from None
+        raise KedgeError(f"{path}: needs pyarrow; run 'pip install pyarrow'.") from None
     with damage_as_error(path):
         return parquet.ParquetFile(
             path,
@@ -179,24 +177,17 @@ def open_shard(path: Path, part: str) -> Shard:
         image, label = _image_column(schema), _label_column(schema, features)
         if not image or not label:
             what = "labels (such as 'label')" if image else "encoded images (such as 'image')"
-            raise KedgeError(
-                f"{path}: expected one column of {what}, but the columns are "
-                f"{', '.join(schema.names[:12])}."
-            )
+            columns = ", ".join(schema.names[:12])
+            raise KedgeError(f"{path}: expected a column of {what}, its columns are {columns}.")
         kind = schema.field(label).type
         kind = str(kind.value_type if str(kind).startswith("dictionary") else kind)
         is_text = kind in ("string", "large_string", "string_view", "binary", "large_binary")
         if not is_text and not re.fullmatch(r"u?int(8|16|32|64)|bool", kind):
-            raise KedgeError(
-                f"{path}: the labels in column '{label}' are of type {kind[:40]}; expected whole "
-                "numbers or text, one for each image."
-            )
+            found = f"the labels in column '{label}' are of type {kind[:40]}"
+            raise KedgeError(f"{path}: {found}; expected whole numbers or text.")
         ends, size = _row_groups(file.metadata)
         if size > LARGEST_GROWTH * max(path.stat().st_size, 1 << 20):
-            raise KedgeError(
-                f"{path}: this file claims to unpack to {size} bytes; files of images do not, so "
-                "it was not read."
-            )
+            raise KedgeError(f"{path}: not read, it claims to hold {size} bytes.")
         n = ends[-1] if ends else 0
         batch_size = min(max(BATCH_BYTES * n // max(size, 1), 1), MAX_BATCH)
         names = () if is_text else _names(features.get(label))

@@ -42,10 +42,8 @@ def load_dict(path: Path, *required: str) -> dict[Any, Any]:
     reject_failed_download(path)
     record = load_pickle(path)
     if not isinstance(record, dict):
-        raise KedgeError(
-            f"{path}: expected a dict{' with ' * bool(required)}{_quoted(required)} but found a "
-            f"{type(record).__name__}; this is another format, or another file of that name."
-        )
+        keys = f" with {_quoted(required)}" if required else ""
+        raise KedgeError(f"{path}: expected a dict{keys} but found a {type(record).__name__}.")
     record = {as_text(k) if isinstance(k, bytes) else k: v for k, v in record.items()}
     if missing := [key for key in required if key not in record]:
         keys = _quoted(map(str, list(record)[:6])) or "nothing"
@@ -68,8 +66,10 @@ def check_pixels(value: Any, path: Path, key: str) -> UInt8[np.ndarray, "n h w 3
     )
 
 
-def non_negative_ints(value: Any, path: Path, what: str) -> Int64[np.ndarray, " n"]:
-    """Labels or indices, from a list or an array."""
+def non_negative_ints(
+    value: Any, path: Path, what: str, n: int | None = None
+) -> Int64[np.ndarray, " n"]:
+    """Labels or indices from a list or an array; with `n`, one for each of n images."""
     numbers = None
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
         if value.size == max(value.shape, default=0) and (value.size == 0 or value.max() < 1 << 63):
@@ -77,10 +77,10 @@ def non_negative_ints(value: Any, path: Path, what: str) -> Int64[np.ndarray, " 
     elif isinstance(value, list | tuple) and all(map(is_int64, value)):
         numbers = np.fromiter(map(int, value), np.int64, len(value))
     if numbers is None or numbers.min(initial=0) < 0:
-        raise KedgeError(
-            f"{path}: expected {what} to be a list of whole numbers, 0 or more; this is another "
-            "format, or the file is damaged."
-        )
+        raise KedgeError(f"{path}: expected {what} to be a list of whole numbers, 0 or more.")
+    if n is not None and n != len(numbers):
+        found = f"{pluralize(n, 'image')} and {pluralize(len(numbers), 'label')}"
+        raise KedgeError(f"{path}: expected one label per image but found {found}.")
     return numbers
 
 
@@ -88,14 +88,6 @@ def is_int64(value: Any) -> bool:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         return False
     return -(1 << 63) <= int(value) < 1 << 63
-
-
-def check_one_label_each(path: Path, n_images: int, n_labels: int) -> None:
-    if n_images != n_labels:
-        raise KedgeError(
-            f"{path}: expected one label per image but found {pluralize(n_images, 'image')} and "
-            f"{pluralize(n_labels, 'label')}; download it again."
-        )
 
 
 def class_name(value: Any) -> str:

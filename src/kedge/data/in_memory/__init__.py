@@ -22,6 +22,7 @@ from kedge.data.in_memory.images import (
     is_array,
     to_numpy,
     to_raw_image,
+    wrong,
 )
 from kedge.data.in_memory.labels import Label, names_cover, to_class_names, to_label, to_labels
 from kedge.data.index import ConcatImages, ImageIndex, evenly_spaced, names_of_numbers
@@ -52,18 +53,12 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
     remarks = tuple(contents.remarks)
     if any(_has_floats(source) for source in contents.sources if len(source)):
         remarks += ("floats from 0 to 1 were converted to whole numbers from 0 to 255",)
-    stamp = hashlib.sha256("\0".join((contents.form, *classes)).encode())
-    stamp.update(labels.tobytes() + digest)
-    sources = [replace(source, arrays_inverted=arrays_inverted) for source in contents.sources]
-    return ImageIndex(
-        IN_MEMORY,
-        contents.form,
-        classes,
-        labels,
-        ConcatImages(sources),
-        stamp.hexdigest(),
-        remarks=remarks,
-    )
+    form = contents.form
+    sha = hashlib.sha256("\0".join((form, *classes)).encode())
+    sha.update(labels.tobytes() + digest)
+    stamp = sha.hexdigest()
+    source = ConcatImages([replace(s, arrays_inverted=arrays_inverted) for s in contents.sources])
+    return ImageIndex(IN_MEMORY, form, classes, labels, source, stamp, remarks=remarks)
 
 
 def _contents(images: Any) -> Contents:
@@ -73,39 +68,31 @@ def _contents(images: Any) -> Contents:
         return _read_pair(*images)
     if hasattr(images, "__len__") and hasattr(images, "__getitem__") and not is_array(images):
         return read_dataset(images)
-    raise KedgeError(
-        f"{IN_MEMORY}: {type(images).__name__} holds no images with labels; expected "
-        "(images, labels), {class name: images}, or a data set with __len__ and __getitem__."
-    )
+    kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
+    raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
 
 
 def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:
     source = _source(images, "image")
     checked = to_labels(labels)
     if len(checked) != len(source):
-        raise KedgeError(
-            f"{IN_MEMORY}: {pluralize(len(source), 'image')} but "
-            f"{pluralize(len(checked), 'label')}."
-        )
+        n_labels = pluralize(len(checked), "label")
+        raise wrong(f"{pluralize(len(source), 'image')} but {n_labels}")
     names = None if classes is None else to_class_names(classes)
     if classes is not None and names is None:
-        raise KedgeError(f"{IN_MEMORY}: the class names must be a list of texts.")
+        raise wrong("the class names must be a list of texts")
     if names and not names_cover(names, checked):
-        raise KedgeError(
-            f"{IN_MEMORY}: some labels are not among the {len(names)} classes; labels count from 0."
-        )
+        raise wrong(f"some labels are not among the {len(names)} classes; labels count from 0")
     return Contents("images and labels", [source], checked, names)
 
 
 def _read_mapping(images_of: Mapping[Any, Any]) -> Contents:
     names = names_of_numbers([to_label(key) for key in images_of])
-    sources = [
-        _source(images, f"image of '{name}',")
-        for name, images in zip(names, images_of.values(), strict=True)
-    ]
+    sources: list[InMemoryImages] = []
     labels: list[Label] = []
-    for name, source in zip(names, sources, strict=True):
-        labels += [name] * len(source)
+    for name, images in zip(names, images_of.values(), strict=True):
+        sources.append(_source(images, f"image of '{name}',"))
+        labels += [name] * len(sources[-1])
     empty = [name for name, source in zip(names, sources, strict=True) if not len(source)]
     remarks = skipped_remark(empty, "class", "no image")
     return Contents("images by class", sources, labels, remarks=remarks)
@@ -119,10 +106,8 @@ def _source(images: Any, noun: str) -> InMemoryImages:
         check_batch_shape(shape)  # the shape alone: converting HDF5 would read all of it
         return InMemoryImages(noun, images, range(shape[0]))
     if isinstance(images, str | bytes | Path) or not isinstance(images, Sequence):
-        raise KedgeError(
-            f"{IN_MEMORY}: images are of type {type(images).__name__}; expected an array of "
-            "several images, or a list of arrays, Pillow images or paths."
-        )
+        kinds = "an array of several images, or a list of arrays, Pillow images or paths"
+        raise wrong(f"images are of type {type(images).__name__}; expected {kinds}")
     return InMemoryImages(noun, images, range(len(images)))
 
 
@@ -145,7 +130,7 @@ def _digest(sources: list[InMemoryImages]) -> bytes:
                 first_error, n_failed = first_error or error, n_failed + 1
             tick(1)
     if numbers and n_failed == len(numbers):
-        raise KedgeError(f"{IN_MEMORY}: no image could be loaded ({str(first_error)[:120]}).")
+        raise wrong(f"no image could be loaded ({str(first_error)[:120]})")
     return digest.digest()
 
 

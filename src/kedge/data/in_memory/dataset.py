@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kedge.data.decode import RawImage
-from kedge.data.in_memory.images import IN_MEMORY, InMemoryImages, image_digest, to_raw_image
+from kedge.data.in_memory.images import InMemoryImages, image_digest, to_raw_image, wrong
 from kedge.data.in_memory.labels import (
     Label,
     check_labels,
@@ -45,9 +45,9 @@ def read_dataset(dataset: Any) -> Contents:
     try:
         n = len(dataset)
     except Exception as error:
-        raise KedgeError(f"{IN_MEMORY}: the {form} has no length ({error}).") from None
+        raise wrong(f"the {form} has no length ({error})") from None
     if n == 0:
-        raise KedgeError(f"{IN_MEMORY}: the {form} is empty.")
+        raise wrong(f"the {form} is empty")
     probes = _probe(dataset, n)
     known, reliable, names = _known_labels(dataset, n)
     rows: range | np.ndarray = range(n)
@@ -83,20 +83,16 @@ def _probe(dataset: Any, n: int) -> dict[int, tuple[Label, RawImage]]:
         try:
             item = dataset[i]
             if not isinstance(item, tuple | list) or len(item) < 2:
-                raise KedgeError(
-                    f"{IN_MEMORY}: item {i} of the data set is of type {type(item).__name__}; "
-                    "expected (image, label)."
-                )
+                kind = type(item).__name__
+                raise wrong(f"item {i} of the data set is of type {kind}, not (image, label)")
             probes[i] = to_label(item[1]), to_raw_image(item[0])
         except KedgeError:
             raise
         except Exception as error:
             first_error = first_error or error
     if not probes:
-        raise KedgeError(
-            f"{IN_MEMORY}: no item of the data set could be read, the first raises "
-            f"{type(first_error).__name__} ({str(first_error)[:120]})."
-        )
+        why = f"{type(first_error).__name__} ({str(first_error)[:120]})"
+        raise wrong(f"no item of the data set could be read, the first raises {why}")
     return probes
 
 

@@ -60,6 +60,11 @@ class InMemoryImages(ImageSource):
         return item[0] if self.has_labels else item
 
 
+def wrong(message: str) -> KedgeError:
+    """The error about objects in memory, which have no path to name."""
+    return KedgeError(f"{IN_MEMORY}: {message}.")
+
+
 def is_array(value: Any) -> bool:
     return hasattr(value, "detach") or hasattr(value, "__array__")
 
@@ -80,20 +85,16 @@ def to_raw_image(image: Any) -> RawImage:
     if isinstance(image, Image.Image):
         return _from_pillow(image)
     if not is_array(image):
-        raise KedgeError(
-            f"{IN_MEMORY}: an image is of type {type(image).__name__}; expected an array, a "
-            "tensor, a Pillow image or a path."
-        )
+        kinds = "an array, a tensor, a Pillow image or a path"
+        raise wrong(f"an image is of type {type(image).__name__}; expected {kinds}")
     pixels = _to_uint8(_channels_last(to_numpy(image), is_tensor=hasattr(image, "detach")))
     return np.asarray(on_white(Image.fromarray(pixels))) if pixels.shape[2:] == (4,) else pixels
 
 
 def check_batch_shape(shape: tuple[int, ...]) -> None:
     if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in CHANNELS):
-        raise KedgeError(
-            f"{IN_MEMORY}: the array has the shape {shape}; expected several images: "
-            "N×H×W, N×H×W×3 or N×3×H×W."
-        )
+        shapes = "N×H×W, N×H×W×3 or N×3×H×W"
+        raise wrong(f"the array has the shape {shape}; expected several images, {shapes}")
 
 
 def image_digest(raw: RawImage) -> bytes:
@@ -116,10 +117,7 @@ def _channels_last(array: np.ndarray, is_tensor: bool) -> np.ndarray:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in CHANNELS):
-        raise KedgeError(
-            f"{IN_MEMORY}: an image has the shape {array.shape}; expected height×width, with 1, 3 "
-            "or 4 channels first or last."
-        )
+        raise wrong(f"an image has the shape {array.shape}; expected H×W, H×W×C or C×H×W")
     return array
 
 
@@ -127,15 +125,11 @@ def _to_uint8(pixels: np.ndarray) -> np.ndarray:
     if pixels.dtype == np.uint8:
         return pixels
     if not np.issubdtype(pixels.dtype, np.floating):
-        raise KedgeError(
-            f"{IN_MEMORY}: an image is of {pixels.dtype}; expected uint8, or floats from 0 to 1."
-        )
+        raise wrong(f"an image is of {pixels.dtype}; expected uint8, or floats from 0 to 1")
     low, high = float(pixels.min()), float(pixels.max())
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-        raise KedgeError(
-            f"{IN_MEMORY}: an image has floats from {low:.3g} to {high:.3g}; expected 0 to 1, so "
-            "give the images before Normalize, or as uint8."
-        )
+        found = f"an image has floats from {low:.3g} to {high:.3g}"
+        raise wrong(f"{found}; expected 0 to 1, so leave out Normalize, or give uint8")
     return np.rint(pixels.clip(0, 1) * 255).astype(np.uint8)
 
 

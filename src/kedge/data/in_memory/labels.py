@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kedge.data.in_memory.images import IN_MEMORY, is_array, to_numpy
+from kedge.data.in_memory.images import is_array, to_numpy, wrong
 from kedge.data.index import unique_names
-from kedge.errors import KedgeError
 
 Label = int | str  # all labels of a data set are of one type
 
@@ -21,9 +20,7 @@ def to_label(value: Any) -> Label:
         return str(value)
     if isinstance(value, int):
         return int(value)
-    raise KedgeError(
-        f"{IN_MEMORY}: a label is {str(value)[:40]!r}; expected a whole number or text per image."
-    )
+    raise wrong(f"a label is {str(value)[:40]!r}; expected a whole number or text per image")
 
 
 def to_labels(values: Any) -> list[Label]:
@@ -33,26 +30,21 @@ def to_labels(values: Any) -> list[Label]:
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.ndim != 1 or array.dtype.kind not in "iubUO":
-            raise KedgeError(
-                f"{IN_MEMORY}: the labels are of {array.dtype} in the shape {array.shape}; "
-                "expected one whole number or text per image."
-            )
+            found = f"the labels are of {array.dtype} in the shape {array.shape}"
+            raise wrong(f"{found}; expected one whole number or text per image")
         values = array.tolist()
     elif isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise KedgeError(
-            f"{IN_MEMORY}: the labels are of type {type(values).__name__}; expected an array or a "
-            "list."
-        )
+        raise wrong(f"labels are of type {type(values).__name__}; expected an array or a list")
     return check_labels([to_label(value) for value in values])
 
 
 def check_labels(labels: list[Label]) -> list[Label]:
     """The same labels, if all are text or all are numbers from 0."""
     if len({type(label) for label in labels}) > 1:
-        raise KedgeError(f"{IN_MEMORY}: labels must be all numbers or all text.")
+        raise wrong("labels must be all numbers or all text")
     for i, label in enumerate(labels):
         if isinstance(label, int) and label < 0:
-            raise KedgeError(f"{IN_MEMORY}: image {i} has the label {label}; labels count from 0.")
+            raise wrong(f"image {i} has the label {label}; labels count from 0")
     return labels
 
 

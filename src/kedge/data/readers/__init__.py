@@ -65,10 +65,8 @@ def read_index(source: str | Path) -> ImageIndex:
         )
     unsupported = [n for n in tree.names if "." in n and looks_like_unsupported_image(n)]
     if unsupported:
-        raise KedgeError(
-            f"{path}: none of the images has a supported type, the first is "
-            f"{display_name(unsupported[0])}; convert them to JPEG or PNG."
-        )
+        first = display_name(unsupported[0])
+        raise KedgeError(f"{path}: unsupported images such as {first}; convert them to PNG.")
     raise KedgeError(
         f"{path}: not a known data set format; expected one sub-folder per class with images in "
         "it, or a format that 'kedge data inspect --help' lists."

@@ -12,12 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.pickle_fields import (
-    check_one_label_each,
-    class_names,
-    load_dict,
-    non_negative_ints,
-)
+from kedge.data.files.pickle_fields import class_names, load_dict, non_negative_ints
 from kedge.data.index import ArrayImages, ImageIndex, build_index, names_of_numbers
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
@@ -36,23 +31,20 @@ class Cifar100Reader(Reader):
     def read(self, tree: FileTree) -> ImageIndex:
         paths = _find_files(tree)
         image_files = [paths[file] for file in ("train", "test") if file in paths]
-        if not image_files:
-            raise KedgeError(f"{tree.path}: expected the files train, test and meta of CIFAR-100.")
         arrays, labels = [], []
         for name in image_files:
             path = tree.local_path(name)
             record = load_dict(path, "data", "fine_labels")
             arrays.append(_pixels(record["data"], path))
-            labels.append(non_negative_ints(record["fine_labels"], path, "'fine_labels'"))
-            check_one_label_each(path, len(arrays[-1]), len(labels[-1]))
-        label_of_each = np.concatenate(labels)
-        names, remarks = [], []
+            n = len(arrays[-1])
+            labels.append(non_negative_ints(record["fine_labels"], path, "'fine_labels'", n))
+        all_labels, names, remarks = np.concatenate(labels), [], []
         if "meta" in paths:
             meta = load_dict(tree.local_path(paths["meta"]), "fine_label_names")
-            names = class_names(meta["fine_label_names"], label_of_each)
+            names = class_names(meta["fine_label_names"], all_labels)
             if not names:
                 remarks = ["'fine_label_names' of meta does not name all classes and was not used"]
-        numbers = label_of_each.tolist()
+        numbers = all_labels.tolist()
         merged = "train and test merged" if len(image_files) == 2 else "one of two files"
         return build_index(
             tree,

@@ -24,8 +24,7 @@ class CifarFoldersReader(Reader):
 
     def read(self, tree: FileTree) -> ImageIndex:
         split = _find_split(tree)
-        if split is None:
-            raise KedgeError(f"{tree.path}: expected data/<class>/ and splits/*/train.txt in it.")
+        assert split is not None, "recognises() was not asked"
         part_of = _part_of_each_class(tree, split.lists)
         data = f"{split.root}data/"
         names, classes, parts = [], [], []
@@ -41,10 +40,8 @@ class CifarFoldersReader(Reader):
             elif slash:
                 unlisted.setdefault(class_name, []).append(name)
         if not names:
-            raise KedgeError(
-                f"{tree.path / next(iter(split.lists))}: none of the classes that it lists has "
-                f"images in {tree.path / data}."
-            )
+            path = tree.path / next(iter(split.lists))
+            raise KedgeError(f"{path}: none of the classes has images in {tree.path / data}.")
         empty = sorted(part_of.keys() - set(classes))
         remarks = [
             *skipped_remark(sorted(unlisted), "class", "in no list of the split"),
@@ -96,8 +93,6 @@ def _part_of_each_class(tree: FileTree, lists: dict[str, str]) -> dict[str, str]
     for name, part in lists.items():
         for line in filter(None, map(str.strip, tree.read_text(name).split("\n"))):
             if part_of.setdefault(line, part) != part:
-                raise KedgeError(
-                    f"{tree.path / name}: the class {display_name(line)} is also in the list of "
-                    f"{part_of[line]}; a class belongs to one part."
-                )
+                both = f"the class {display_name(line)} is in {part} and in {part_of[line]}"
+                raise KedgeError(f"{tree.path / name}: {both}; a class belongs to one part.")
     return part_of

@@ -38,10 +38,7 @@ class FolderReader(Reader):
             classes.append(class_name)
             parts.append(part)
         if not names:
-            raise KedgeError(
-                f"{tree.path}: no class was found; expected one sub-folder per class with images "
-                "in it."
-            )
+            raise KedgeError(f"{tree.path}: no class found; expected one sub-folder per class.")
         found = ", ".join(part for part in PARTS if part in set(parts))
         class_folders = [folder for folder in folders if part_and_class[folder][1] is not None]
         return build_index(
@@ -53,10 +50,7 @@ class FolderReader(Reader):
             remarks=(
                 *skipped_remark(outside, "image", "outside the class folders"),
                 *_skipped_in_class_folders(tree, depth, is_split, set(classes)),
-                *(
-                    _classes_may_be_deeper(tree, class_folders, depth + is_split)
-                    or _class_may_be_part(tree, class_folders, depth, is_split)
-                ),
+                *_nesting_hint(tree, class_folders, depth + is_split, is_split),
             ),
             files=names,
             ignored=outside,
@@ -136,44 +130,35 @@ def _skipped_in_class_folders(
     )
 
 
-def _classes_may_be_deeper(tree: FileTree, folders: Collection[str], level: int) -> tuple[str, ...]:
-    """A remark if the folders taken for classes may be groups of classes.
+def _nesting_hint(
+    tree: FileTree, folders: Collection[str], level: int, is_split: bool
+) -> tuple[str, ...]:
+    """A remark if folders taken for classes may be groups of classes, or a part of a split.
 
-    That is so if none has images directly in it and most hold several folders of different names.
-    Numbered folders (character01) and parts of a split are usually no classes.
+    They may be groups if none has images directly in it and most hold several folders of different
+    names. Numbered folders (character01) and parts of a split are usually no classes.
     """
     paths = [folder.split("/") for folder in sorted(folders)]
-    if any(len(path) == level + 1 for path in paths):
-        return ()
-    named = [path for path in paths if path[level + 1].lower() not in PART_NAMES]
+    part, in_part = _only_part(path[level:] for path in paths)
+    named = [
+        path
+        for path in paths
+        if len(path) > level + 1 and path[level + 1].lower() not in PART_NAMES
+    ]
     within: dict[str, set[str]] = {path[level]: set() for path in paths}
     for path in named:
         inner = path[level + 1]
         within[path[level]].add(inner if WNID.fullmatch(inner) else re.sub(r"\d+", "", inner))
-    several = [name for name, inner in within.items() if len(inner) > 1]
-    if 2 * len(several) < len(within):
+    groups = [name for name, inner in within.items() if len(inner) > 1]
+    if all(len(path) > level + 1 for path in paths) and 2 * len(groups) >= len(within):
+        first = next(path for path in named if path[level] == groups[0])
+        outer, inner = "/".join(first[: level + 1]), first[level + 1]
+    elif part and not is_split:
+        outer, inner = "/".join((*paths[0][:level], part)), in_part[0]
+    else:
         return ()
-    first = next(path for path in named if path[level] == several[0])
-    outer, inner = "/".join(first[: level + 1]), first[level + 1]
-    example = display_name(f"{outer}/{inner}")
-    return (f"all images are in sub-folders such as {example}: {_advice(tree, outer, inner)}",)
-
-
-def _class_may_be_part(
-    tree: FileTree, folders: Collection[str], depth: int, is_split: bool
-) -> tuple[str, ...]:
-    """A remark if a class is named like a part of a split and may be one."""
-    paths = [folder.split("/") for folder in sorted(folders)]
-    part, inner = _only_part(path[depth:] for path in paths)
-    if is_split or not part:
-        return ()
-    outer = "/".join((*paths[0][:depth], part))
+    target = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
     return (
-        f"{display_name(outer)} is taken for a class, although all its images are in sub-folders: "
-        f"{_advice(tree, outer, inner[0])}",
+        f"all images of {display_name(outer)} are in sub-folders: if {display_name(inner)} is a "
+        f"class, give {display_name(str(target))}",
     )
-
-
-def _advice(tree: FileTree, outer: str, inner: str) -> str:
-    path = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
-    return f"if {display_name(inner)} is a class, give {display_name(str(path))}"

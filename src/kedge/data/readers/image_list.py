@@ -35,10 +35,8 @@ class ImageListReader(Reader):
         if not has_split and len(lists) > 1:
             lists = _with_images(tree, lists) or lists
         if not lists or (not has_split and len(lists) > 1):
-            found = f" but found {', '.join(map(display_name, lists[:4]))}" if lists else ""
-            raise KedgeError(
-                f"{tree.path}: expected one list of images and classes{found}; give its path."
-            )
+            found = ", ".join(map(display_name, lists[:4])) or "none"
+            raise KedgeError(f"{tree.path}: expected one list but found {found}; give its path.")
         locator = ImageLocator(tree)
         entries = _Entries(locator)
         for name in lists:
@@ -145,9 +143,8 @@ class _Entries:
         try:
             row.class_name.encode()
         except UnicodeEncodeError:
-            raise KedgeError(
-                f"{list_path}: line {row.line} has an invalid class name, {row.class_name!a}."
-            ) from None
+            what = f"line {row.line} has an invalid class name, {row.class_name!a}"
+            raise KedgeError(f"{list_path}: {what}.") from None
         image = self._locator.find(row, list_name, _folder_of_part(row, list_name))
         if image is None:
             self._missing.append(row.image)
@@ -163,15 +160,11 @@ class _Entries:
 
     def check_any_found(self, list_path: Path) -> None:
         if not self.labels and self._missing:
-            raise KedgeError(
-                f"{list_path}: none of the listed images exists, the first is "
-                f"{display_name(self._missing[0])}; put them beside the list or in 'images' there."
-            )
+            first = display_name(self._missing[0])
+            what = f"none of the listed images exists, the first is {first}"
+            raise KedgeError(f"{list_path}: {what}; put them beside the list or in 'images'.")
         if not self.labels:
-            raise KedgeError(
-                f"{list_path}: no line has both an image and a class; expected text or whole "
-                "numbers in both columns."
-            )
+            raise KedgeError(f"{list_path}: no line has both an image and a class.")
 
     def remarks(self) -> tuple[str, ...]:
         return (

@@ -12,17 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from kedge.data.files import pickle_fields
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.pickle_fields import (
-    check_one_label_each,
-    check_pixels,
-    class_name,
-    duplicate_remarks,
-    find_by_name,
-    is_int64,
-    load_dict,
-    non_negative_ints,
-)
 from kedge.data.index import HELD_OUT, ArrayImages, ImageIndex, build_index, names_of_numbers
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
@@ -46,10 +37,14 @@ class LabelledArraysReader(Reader):
     form = "miniImageNet or CIFAR-FS as pickles of arrays with labels"
 
     def recognises(self, tree: FileTree) -> bool:
-        return any(find_by_name(tree, files) for files in FORMS.values())
+        return any(pickle_fields.find_by_name(tree, files) for files in FORMS.values())
 
     def read(self, tree: FileTree) -> ImageIndex:
-        forms = {form: paths for form in FORMS if (paths := find_by_name(tree, FORMS[form]))}
+        forms = {
+            form: paths
+            for form in FORMS
+            if (paths := pickle_fields.find_by_name(tree, FORMS[form]))
+        }
         if len(forms) != 1:
             raise KedgeError(
                 f"{tree.path}: expected one data set but found {' and '.join(forms) or 'none'}; "
@@ -70,7 +65,10 @@ class LabelledArraysReader(Reader):
             ArrayImages([file.pixels for file in files], [str(file.path) for file in files]),
             parts=[file.part for file in files for _ in range(len(file.labels))],
             files=list(paths.values()),
-            remarks=[r for file in files for r in file.remarks] + [*duplicate_remarks(tree, paths)],
+            remarks=[
+                *(remark for file in files for remark in file.remarks),
+                *pickle_fields.duplicate_remarks(tree, paths),
+            ],
         )
 
 
@@ -87,26 +85,24 @@ class _PartFile:
     remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        record = load_dict(self.path, "data", "labels")
-        self.pixels = check_pixels(record["data"], self.path, "data")
-        self.labels = non_negative_ints(record["labels"], self.path, "labels")
-        check_one_label_each(self.path, len(self.pixels), len(self.labels))
+        record = pickle_fields.load_dict(self.path, "data", "labels")
+        self.pixels = pickle_fields.check_pixels(record["data"], self.path, "data")
+        n = len(self.pixels)
+        self.labels = pickle_fields.non_negative_ints(record["labels"], self.path, "labels", n)
         if (label_of := record.get("catname2label")) is not None:
             self._read_names(label_of)
 
     def _read_names(self, label_of: Any) -> None:
         ambiguous = set()  # labels with two names
         for key, label in label_of.items() if isinstance(label_of, dict) else ():
-            if (name := class_name(key)) and is_int64(label):
+            if (name := pickle_fields.class_name(key)) and pickle_fields.is_int64(label):
                 ambiguous |= {int(label)} & self.names.keys()
                 self.names[int(label)] = name
         self.names = {label: self.names[label] for label in self.names.keys() - ambiguous}
         missing = set(self.labels.tolist()) - self.names.keys()
         if missing:
-            self.remarks.append(
-                f"'catname2label' of {self.path.name} does not name {len(missing)} of its classes, "
-                f"the first is {min(missing)}"
-            )
+            n = f"{len(missing)} of its classes, the first is {min(missing)}"
+            self.remarks.append(f"'catname2label' of {self.path.name} does not name {n}")
 
     def class_names(self, files: list[_PartFile], numbered: dict[int, str]) -> dict[int, str]:
         """Names by label: the file's own, else those of a file with the same numbering that does

@@ -10,16 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from kedge.data.files import pickle_fields
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.pickle_fields import (
-    check_pixels,
-    class_name,
-    duplicate_remarks,
-    find_by_name,
-    is_int64,
-    load_dict,
-    non_negative_ints,
-)
 from kedge.data.index import PART_NAMES, ArrayImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
@@ -36,23 +28,27 @@ class MiniCacheReader(Reader):
     form = "miniImageNet as cache pickles"
 
     def recognises(self, tree: FileTree) -> bool:
-        return bool(find_by_name(tree, FILES))
+        return bool(pickle_fields.find_by_name(tree, FILES))
 
     def read(self, tree: FileTree) -> ImageIndex:
-        paths = find_by_name(tree, FILES)
-        arrays, names, parts, remarks = [], [], [], [*duplicate_remarks(tree, paths)]
+        paths = pickle_fields.find_by_name(tree, FILES)
+        arrays, names, parts, remarks = [], [], [], [*pickle_fields.duplicate_remarks(tree, paths)]
         for file, name in paths.items():
             part, path = FILES[file], tree.local_path(name)
             if part in parts:
                 raise KedgeError(f"{path}: another file holds the part '{part}'; keep one of them.")
-            record = load_dict(path, "image_data", "class_dict")
-            arrays.append(check_pixels(record["image_data"], path, "image_data"))
+            record = pickle_fields.load_dict(path, "image_data", "class_dict")
+            arrays.append(pickle_fields.check_pixels(record["image_data"], path, "image_data"))
             of_part = _class_of_each(record["class_dict"], path, part, len(arrays[-1]))
             names += of_part
             parts += [part] * len(of_part)
             without = [f"image {i}" for i, name in enumerate(of_part) if name == NO_CLASS]
             remarks += skipped_remark(without, "image", f"no class in {path.name}")
-            empty = [class_name(k) or str(k) for k, v in record["class_dict"].items() if not len(v)]
+            empty = [
+                pickle_fields.class_name(k) or str(k)
+                for k, v in record["class_dict"].items()
+                if not len(v)
+            ]
             remarks += skipped_remark(sorted(empty), "class", f"no image in {path.name}")
         return build_index(
             tree,
@@ -72,18 +68,16 @@ def _class_of_each(images_of: Any, path: Path, part: str, n: int) -> list[str]:
     classes = [_name(key, part, path) for key in images_of]
     labels = np.full(n, -1, np.int64)
     for k, value in enumerate(images_of.values()):
-        images = non_negative_ints(value, path, f"the images of {classes[k]!r} in 'class_dict'")
+        images = pickle_fields.non_negative_ints(
+            value, path, f"the images of {classes[k]!r} in 'class_dict'"
+        )
         if images.max(initial=-1) >= n:
-            raise KedgeError(
-                f"{path}: class {classes[k]!r} has image {images.max()}, but the file has only "
-                f"{pluralize(n, 'image')}; download it again."
-            )
+            found = f"class {classes[k]!r} has image {images.max()}"
+            raise KedgeError(f"{path}: {found}, but the file has only {pluralize(n, 'image')}.")
         taken = images[(labels[images] >= 0) & (labels[images] != k)]
         if len(taken):
-            raise KedgeError(
-                f"{path}: image {taken[0]} is both of class {classes[labels[taken[0]]]!r} and of "
-                f"class {classes[k]!r}."
-            )
+            both = f"{classes[labels[taken[0]]]!r} and of class {classes[k]!r}"
+            raise KedgeError(f"{path}: image {taken[0]} is both of class {both}.")
         labels[images] = k
     if n and labels.max() < 0:
         raise KedgeError(f"{path}: 'class_dict' names none of the {n} images.")
@@ -91,9 +85,11 @@ def _class_of_each(images_of: Any, path: Path, part: str, n: int) -> list[str]:
 
 
 def _name(key: Any, part: str, path: Path) -> str:
-    if is_int64(key) and key >= 0:  # each file counts from 0, so a number alone is ambiguous
+    if (
+        pickle_fields.is_int64(key) and key >= 0
+    ):  # each file counts from 0, so a number alone is ambiguous
         return f"{part} class {key:04}"
-    name = class_name(key)
+    name = pickle_fields.class_name(key)
     if not name or name == NO_CLASS:
         raise KedgeError(f"{path}: expected class names in 'class_dict', not {key!a:.80}.")
     return name

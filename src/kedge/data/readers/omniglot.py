@@ -40,9 +40,7 @@ class OmniglotReader(Reader):
             trees[half] = open_tree(path)
             halves[half] = _drawings(trees[half]).get(half, {})
             if not halves[half]:
-                raise KedgeError(
-                    f"{path}: expected <Alphabet>/characterNN/*.png in it; download it again."
-                )
+                raise KedgeError(f"{path}: expected <Alphabet>/characterNN/*.png in it.")
             files.append(name)
         found = [half for half in PARTS if half in halves]
         return build_index(

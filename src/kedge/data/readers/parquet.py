@@ -57,7 +57,7 @@ class ParquetReader(Reader):
     def read(self, tree: FileTree) -> ImageIndex:
         files = _parquet_files(tree)
         no_part = [name for name in files if not _part(name)]
-        remarks = []
+        remarks: list[str] = []
         if 0 < len(no_part) < len(files):
             files = [name for name in files if _part(name)]
             remarks += skipped_remark(no_part, "file", "in no part of the split")
@@ -158,10 +158,8 @@ def _missing_shards(tree: FileTree, files: list[str]) -> list[str]:
         if part := _part(name):
             twin = first_of.setdefault((part, name[folder : match.end()]), name)
             if twin != name:
-                raise KedgeError(
-                    f"{tree.path}: {twin} and {name} are the same shard of two data sets; give "
-                    "the folder of one of them."
-                )
+                both = f"{twin} and {name} are the same shard of two data sets"
+                raise KedgeError(f"{tree.path}: {both}; give the folder of one of them.")
     return [
         f"{stem}: only {len(shards)} of {total} shards found"
         for (stem, total), shards in numbers.items()
@@ -185,7 +183,5 @@ def _check_agreement(shards: list[Shard]) -> None:
             first, difference = shards[0], "types of labels"
         else:
             continue
-        raise KedgeError(
-            f"{shard.path}: this file and {first.path} have different {difference}; give the files "
-            "of one data set."
-        )
+        both = f"this file and {first.path} have different {difference}"
+        raise KedgeError(f"{shard.path}: {both}; give the files of one data set.")

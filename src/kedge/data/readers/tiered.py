@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 
 from kedge.data.decode import RawImage
+from kedge.data.files import pickle_fields
 from kedge.data.files.file_tree import FileTree
 from kedge.data.files.npz import npz_images
-from kedge.data.files.pickle_fields import (
-    check_one_label_each,
-    class_names,
-    duplicate_remarks,
-    find_by_name,
-    load_dict,
-    non_negative_ints,
-)
 from kedge.data.files.sniff import reject_failed_download
 from kedge.data.files.unpickle import load_pickle
 from kedge.data.index import (
@@ -43,14 +36,12 @@ class TieredReader(Reader):
     form = "tieredImageNet as pickled PNGs or arrays, with pickled labels"
 
     def recognises(self, tree: FileTree) -> bool:
-        return bool(find_by_name(tree, IMAGE_FILES))
+        return bool(pickle_fields.find_by_name(tree, IMAGE_FILES))
 
     def read(self, tree: FileTree) -> ImageIndex:
-        paths = find_by_name(tree, IMAGE_FILES)
-        remarks, forms, files = [*duplicate_remarks(tree, paths)], [], []
-        sources: list[ImageSource] = []
-        names: list[str] = []
-        parts: list[str] = []
+        paths = pickle_fields.find_by_name(tree, IMAGE_FILES)
+        remarks, forms, files = [*pickle_fields.duplicate_remarks(tree, paths)], [], []
+        sources, names, parts = list[ImageSource](), list[str](), list[str]()
         for part in PARTS:
             image_files = [paths[f] for form in (PNG, ARRAY) if (f := form.format(part)) in paths]
             if not image_files:
@@ -72,7 +63,7 @@ class TieredReader(Reader):
             parts += [part] * len(of_part)
         remarks += [
             f"{name} skipped (no images beside it)"
-            for file, name in find_by_name(tree, LABEL_FILES).items()
+            for file, name in pickle_fields.find_by_name(tree, LABEL_FILES).items()
             if LABEL_FILES[file] not in parts
         ]
         return build_index(
@@ -88,21 +79,18 @@ class TieredReader(Reader):
 
 
 def _class_of_each(path: Path, part: str, n_images: int) -> tuple[list[str], list[str]]:
-    """The class name of each image of a part, and remarks.
-
-    Each part counts its classes from 0, so names made of a number include the part.
-    """
-    record = load_dict(path)
+    """The class name of each image of a part, and remarks."""
+    record = pickle_fields.load_dict(path)
     key = "label_specific" if "label_specific" in record else "labels"  # MetaOptNet's
     if key not in record:
         raise KedgeError(f"{path}: expected 'label_specific' (or 'labels') in it.")
-    labels = non_negative_ints(record[key], path, f"'{key}'")
-    check_one_label_each(path, n_images, len(labels))
-    if names := class_names(record.get("label_specific_str"), labels):
+    labels = pickle_fields.non_negative_ints(record[key], path, f"'{key}'", n_images)
+    if names := pickle_fields.class_names(record.get("label_specific_str"), labels):
         return [names[label] for label in labels.tolist()], []
     remarks = []
     if "label_specific_str" in record:
         remarks = [f"'label_specific_str' of {path.name} does not tell all classes apart"]
+    # Each part counts from 0, so a number alone is ambiguous.
     return [f"{part} {name}" for name in names_of_numbers(labels.tolist())], remarks
 
 
@@ -114,10 +102,8 @@ class _PngImages(ImageSource):
         reject_failed_download(path)
         self.items = load_pickle(path)
         if not isinstance(self.items, list | tuple):
-            raise KedgeError(
-                f"{path}: expected a list of encoded images but found a "
-                f"{type(self.items).__name__}; this is another format, or another file."
-            )
+            found = type(self.items).__name__
+            raise KedgeError(f"{path}: expected a list of encoded images but found a {found}.")
         wrong = next((i for i, item in enumerate(self.items) if not _is_bytes(item)), None)
         if wrong is not None:
             raise KedgeError(f"{path}: item {wrong} of the list is no encoded image.")

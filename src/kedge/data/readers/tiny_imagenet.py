@@ -11,7 +11,6 @@ from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree
 from kedge.data.index import FileImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
-from kedge.errors import KedgeError
 from kedge.utils.text import skipped_remark
 
 TRAIN = re.compile(r"((?:.*/)?)train/n\d{8}/(images/)?[^/]+")
@@ -27,8 +26,7 @@ class TinyImageNetReader(Reader):
 
     def read(self, tree: FileTree) -> ImageIndex:
         root = _root(tree)
-        if root is None:
-            raise KedgeError(f"{tree.path}: expected train/<wnid>/images/ and wnids.txt in it.")
+        assert root is not None, "recognises() was not asked"
         wnid_of_val = _table(tree, f"{root}val/val_annotations.txt")
         names, classes, parts = [], [], []
         no_class: dict[str, list[str]] = {"train": [], "val": [], "test": []}
