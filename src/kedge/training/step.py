@@ -193,7 +193,8 @@ class TrainStep:
         require(loss.requires_grad, NOTHING_TO_TRAIN)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        return torch.stack([loss.detach(), cross_entropy.detach(), penalty.detach()])
+        metrics = (loss, cross_entropy, penalty)  # in the order of StepMetrics
+        return torch.stack([metric.detach() for metric in metrics])
 
     def _teacher_features(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         """In a graph the teacher has a stream of its own, so that its convolutions run while the
