@@ -95,13 +95,14 @@ def _cell(record: Mapping[str, object], names: Sequence[str]) -> str:
 
 
 def _column(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip().lower())
+    return re.sub(r"[\s-]+", "_", name.strip(' "\t').strip().lower())
 
 
 def _csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     """Line numbers and cells by column; the bare header if it lacks a column that is needed."""
-    header_line = re.split("[\r\n]", text.lstrip(), maxsplit=1)[0]
-    separator = next((s for s in SEPARATORS if _has_columns(_header(header_line, s))), ",")
+    header = re.split("[\r\n]", text.lstrip(), maxsplit=1)[0]
+    fits = (s for s in SEPARATORS if _has_columns([_column(name) for name in header.split(s)]))
+    separator = next(fits, ",")
     table = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     columns: list[str] = []
     try:
@@ -116,13 +117,6 @@ def _csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]
                     return
     except csv.Error as error:
         raise KedgeError(f"{path}: line {table.line_num} is not valid CSV ({error}).") from None
-
-
-def _header(line: str, separator: str) -> list[str]:
-    try:
-        return [_column(name) for row in csv.reader([line], delimiter=separator) for name in row]
-    except csv.Error:
-        return []
 
 
 def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:

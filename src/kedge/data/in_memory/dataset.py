@@ -11,14 +11,7 @@ import numpy as np
 
 from kedge.data.decode import RawImage
 from kedge.data.in_memory.images import InMemoryImages, image_digest, to_raw_image, wrong
-from kedge.data.in_memory.labels import (
-    Label,
-    check_labels,
-    names_cover,
-    to_class_names,
-    to_label,
-    to_labels,
-)
+from kedge.data.in_memory.labels import Label, names_cover, to_class_names, to_label, to_labels
 from kedge.data.index import evenly_spaced
 from kedge.errors import KedgeError
 from kedge.utils import progress
@@ -139,4 +132,4 @@ def _read_all_labels(dataset: Any, n: int) -> tuple[list[Label], np.ndarray, lis
                 unreadable.append(f"item {i} ({type(error).__name__})")
             tick(1)
     remarks = skipped_remark(unreadable, "item", "could not be read")
-    return check_labels(labels), np.array(rows, dtype=np.int64), [*remarks]
+    return to_labels(labels), np.array(rows, dtype=np.int64), [*remarks]

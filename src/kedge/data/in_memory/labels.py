@@ -24,7 +24,7 @@ def to_label(value: Any) -> Label:
 
 
 def to_labels(values: Any) -> list[Label]:
-    """Checked labels from an array or a sequence."""
+    """Labels from an array or a sequence; all are text, or all are numbers from 0."""
     if is_array(values):
         array = to_numpy(values)
         if array.ndim == 2 and array.shape[1] == 1:
@@ -35,11 +35,7 @@ def to_labels(values: Any) -> list[Label]:
         values = array.tolist()
     elif isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise wrong(f"labels are of type {type(values).__name__}; expected an array or a list")
-    return check_labels([to_label(value) for value in values])
-
-
-def check_labels(labels: list[Label]) -> list[Label]:
-    """The same labels, if all are text or all are numbers from 0."""
+    labels = [to_label(value) for value in values]
     if len({type(label) for label in labels}) > 1:
         raise wrong("labels must be all numbers or all text")
     for i, label in enumerate(labels):

@@ -14,15 +14,8 @@ from itertools import accumulate
 import numpy as np
 
 from kedge.data.decode import RawImage, looks_like_image
+from kedge.data.files import parquet_file
 from kedge.data.files.file_tree import FileTree, FolderTree
-from kedge.data.files.parquet_file import (
-    MAX_ROWS,
-    ImageCursor,
-    Shard,
-    holds_images,
-    is_parquet,
-    open_shard,
-)
 from kedge.data.index import (
     PART_NAMES,
     ImageIndex,
@@ -50,7 +43,7 @@ class ParquetReader(Reader):
         if not isinstance(tree, FolderTree):
             return False
         try:
-            return holds_images(tree.local_path(files[0]))
+            return parquet_file.holds_images(tree.local_path(files[0]))
         except KedgeError:
             return True  # `read` tells the user what is wrong
 
@@ -62,11 +55,13 @@ class ParquetReader(Reader):
             files = [name for name in files if _part(name)]
             remarks += skipped_remark(no_part, "file", "in no part of the split")
         remarks += _missing_shards(tree, files)
-        shards = [open_shard(tree.local_path(name), _part(name)) for name in files]
+        shards = [parquet_file.open_shard(tree.local_path(name), _part(name)) for name in files]
         _check_agreement(shards)
         n_rows = sum(shard.n_rows for shard in shards)
-        if n_rows > MAX_ROWS:
-            raise KedgeError(f"{tree.path}: {n_rows} images are too many, at most {MAX_ROWS}.")
+        if n_rows > parquet_file.MAX_ROWS:
+            raise KedgeError(
+                f"{tree.path}: {n_rows} images are too many, at most {parquet_file.MAX_ROWS}."
+            )
         if any(len(set(shard.names)) < len(shard.names) for shard in shards):
             remarks.append("some classes have the same name, so their label was added to it")
             shards = [replace(shard, names=unique_names(shard.names)) for shard in shards]
@@ -105,10 +100,10 @@ class ParquetReader(Reader):
 class ParquetImages(ImageSource):
     """The images of several files. Each call of `fetch` goes on where the last one ended."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[parquet_file.Shard]) -> None:
         self.shards = shards
         self.ends = list(accumulate(len(shard.rows) for shard in shards))
-        self._cursor: ImageCursor | None = None
+        self._cursor: parquet_file.ImageCursor | None = None
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
@@ -123,18 +118,18 @@ class ParquetImages(ImageSource):
             for i in numbers:
                 shard, row = self._locate(i)
                 if cursor is None or cursor.shard is not shard:
-                    cursor = ImageCursor(shard)
+                    cursor = parquet_file.ImageCursor(shard)
                 yield cursor.image(row)
         finally:
             self._cursor = cursor
 
-    def _locate(self, i: int) -> tuple[Shard, int]:
+    def _locate(self, i: int) -> tuple[parquet_file.Shard, int]:
         k = bisect_right(self.ends, i)
         return self.shards[k], int(self.shards[k].rows[i - (self.ends[k - 1] if k else 0)])
 
 
 def _parquet_files(tree: FileTree) -> list[str]:
-    return sorted(name for name in tree.names if is_parquet(name))
+    return sorted(name for name in tree.names if parquet_file.is_parquet(name))
 
 
 def _part(name: str) -> str:
@@ -167,12 +162,12 @@ def _missing_shards(tree: FileTree, files: list[str]) -> list[str]:
     ]
 
 
-def _check_agreement(shards: list[Shard]) -> None:
+def _check_agreement(shards: list[parquet_file.Shard]) -> None:
     """Shards of a part must have the same columns and classes.
 
     Parts may have different classes, if these have names.
     """
-    firsts: dict[str, Shard] = {}
+    firsts: dict[str, parquet_file.Shard] = {}
     for shard in shards:
         first = firsts.setdefault(shard.part, shard)
         if (shard.image, shard.label) != (first.image, first.label):
