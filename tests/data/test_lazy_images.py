@@ -216,33 +216,6 @@ def test_threads_read_at_once(table: ImageTable) -> None:
     assert wrong == []
 
 
-FORKED = """
-import os, sys, torch, kedge.data.table
-kedge.data.table.EAGER_BYTES = 0
-rows = kedge.ImageTable.load({path!r}).images
-whole = rows[:]
-children = []
-for seed in range(4):
-    if (child := os.fork()) == 0:
-        torch.manual_seed(seed)
-        for _ in range(20):
-            some = torch.randint(0, 60, (20,))
-            if not torch.equal(rows[some], whole[some]):
-                os._exit(1)
-        del rows  # it closes its own file, not that of the others
-        os._exit(0)
-    children.append(child)
-assert all(os.waitpid(child, 0)[1] == 0 for child in children)
-assert torch.equal(rows[:], whole)
-"""
-
-
-@pytest.mark.slow
-def test_forked_processes_read_at_once(path: Path, ready: Any) -> None:
-    ended = ready(FORKED.format(path=str(path)))
-    assert (ended.rc, ended.err) == (0, "")
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
 def test_an_open_file_is_not_copied(table: ImageTable, copied: Any) -> None:
     with pytest.raises(KedgeError, match="load the packed images there"):
@@ -263,24 +236,15 @@ ABOUT = {"format": "kedge-images-1", "classes": ["a", "b"], "fingerprint": ""}
 METADATA = {"kedge": json.dumps(ABOUT)}
 ENTRIES: dict[str, dict[str, Any]] = {
     "beyond the file": {"data_offsets": [16, 529]},
-    "over the labels": {"data_offsets": [8, 520]},
-    "backwards": {"data_offsets": [528, 16]},
-    "too long for its place": {"shape": [2, 1, 16, 17]},
     "of a negative size": {"shape": [-2, -1, 16, 16]},
     "flat": {"shape": [512]},
-    "without a shape": {"shape": None},
-    "of half an image": {"shape": [2.0, 1, 16, 16]},
     "very huge": {"shape": [10**4000] * 200},
     "signed": {"dtype": "I8"},
-    "in no place": {"data_offsets": None},
-    "at half a byte": {"data_offsets": [16, 528.0]},
 }
 HEADERS: dict[str, Any] = {
     **{f"images {what}": {"images": IMAGES | change} for what, change in ENTRIES.items()},
     "images that are a list": {"images": [1, 2]},
-    "metadata that are a list": {"__metadata__": ["kedge"]},
     "no metadata": {"__metadata__": None},
-    "about that is a number": {"__metadata__": {"kedge": 7}},
     "about that is no JSON": {"__metadata__": {"kedge": "{"}},
     "about of others": {"__metadata__": {"other": "{}"}},
     "one tensor more": {"more": TWO},

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -286,33 +284,6 @@ def test_folder_in_use_ends_both_ranks(two: Callable[[str], Any], tmp_path: Path
     lock = "from filelock import FileLock; lock = FileLock('.lock'); me or lock.acquire(); "
     ended = two(lock + COMMAND.format(words=words))
     assert ended.sentence.startswith(f"{tmp_path}: another kedge process")
-
-
-PACKING = """
-from pathlib import Path
-from kedge.data import pack
-from kedge.data.decode import ImageSpec
-from kedge.data.readers import read_index
-from kedge.utils import distributed
-distributed.init()
-pack.JOURNAL_SECONDS = (-1.0, 1e9)[me]
-index, spec = read_index("photos"), ImageSpec(8, 3)
-shared = pack.pack_images(index, spec, Path("shared.images"), timeout=-1.0)
-own = pack.pack_images(index, spec, Path(f"own{me}") / "images")
-assert shared.pixel_fingerprint() == own.pixel_fingerprint() == shared.fingerprint
-distributed.barrier()
-"""
-
-
-@pytest.mark.slow
-def test_ranks_pack_independently(two: Callable[[str], Any], tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
-    for i, image in enumerate(pixels):
-        (folder := tmp_path / "photos" / f"class {i % 4}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{i}.png")
-    ended = two(PACKING)
-    assert ended.rc == 0, ended.err
-    assert not [path.name for path in tmp_path.iterdir() if "packing" in path.name]
 
 
 BENCH = [
