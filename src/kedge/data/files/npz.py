@@ -6,7 +6,6 @@ from front to back, one image at a time.
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -15,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
     return ArrayImages([mapped], [str(path)], bgr)
 
 
-def _header(file: io.BufferedIOBase, path: Path, key: str) -> tuple[tuple[int, ...], bool, int]:
+def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], bool, int]:
     """The shape of an array, whether it is in Fortran order, and where the pixels start."""
     magic = file.read(8)
     if magic[:6] != b"\x93NUMPY" or len(magic) < 8:
@@ -103,7 +103,7 @@ class DeflatedImages(ImageSource):
         self.path, self.member, self.start, self.shape, self.bgr = path, member, start, shape, bgr
         self._n_readable = shape[0]  # images before the first damaged one
         # Where the last fetch stopped, for the next to go on: process, stream, next image.
-        self._position: tuple[int, io.BufferedIOBase, int] | None = None
+        self._position: tuple[int, IO[bytes], int] | None = None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -138,7 +138,7 @@ class DeflatedImages(ImageSource):
             if stream is not None:
                 self._position = os.getpid(), stream, at
 
-    def _open(self) -> io.BufferedIOBase:
+    def _open(self) -> IO[bytes]:
         with zipfile.ZipFile(self.path) as archive:  # stays open as long as its member
             stream = archive.open(self.member)
         stream.read(self.start)
