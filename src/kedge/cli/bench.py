@@ -150,4 +150,4 @@ class Bench:
         with progress.display():
             collection, page = run_recipe(recipe, base, folder, self.jobs)
         console.print(terminal_tables(collection))
-        say(console, f"Figures: {folder / 'figures'}\nReport: {page}")
+        say(console, f"Report: {page}")
