@@ -225,8 +225,8 @@ def figure() -> str:
     width, height = 2 * LEFT + 3 * SIDE + 2 * GAP, TOP + SIDE + 96
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
-        "<title>A new image’s feature under the old and the new backbone, and its prediction relative "
-        "to two anchors</title>",
+        "<title>A new image’s feature under the old and the new backbone, and its prediction "
+        "relative to two anchors</title>",
         f"<style>{STYLE}</style>",
         f'<rect class="card" width="{width}" height="{height}" rx="10"/>',
     ]
