@@ -104,6 +104,9 @@ def test_model_without_class_means_or_classes(model: Model) -> None:
         with pytest.raises(KedgeError, match="cannot be compared"):
             early.classifier(new, known=True)
     assert early.classifier(new).classes == tuple(NEW)
+    if model.config.head.head == "ridge":  # defines a class by its difference from others
+        _, predicted = predict(early, KINDS)
+        assert predicted.count(SMALL) < 0.25 * len(predicted), "an anchor made without contrast"
     empty = replace(model, classes=(), anchors=model.anchors[:0], class_means=None)
     with pytest.raises(KedgeError, match="knows no class"):
         empty.classifier()
