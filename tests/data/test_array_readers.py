@@ -513,9 +513,9 @@ def test_wrong_npz(tmp_path: Path, method: int) -> None:
             archive.writestr("images.npy", member)
         refused(tmp_path, str(path), word)
     with zipfile.ZipFile(path, "w", method) as archive:
-        archive.writestr("pictures.npy", npz_member(GOOD, bytes(96)))
+        archive.writestr("raws.npy", npz_member(GOOD, bytes(96)))
     content = path.read_bytes()
-    refused(tmp_path, "pictures.npy")
+    refused(tmp_path, "raws.npy")
     for n in (1, 40, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:n])
         refused(tmp_path, str(path), "again")

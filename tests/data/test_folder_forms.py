@@ -41,11 +41,11 @@ def read(path: Path) -> ImageIndex:
 
 def found(path: Path) -> set[tuple[str, str, str]]:
     """Part, class and file of each image."""
-    catalogue = read(path)
-    parts = [catalogue.parts[k] for k in catalogue.part] or [""] * len(catalogue)
+    index = read(path)
+    parts = [index.parts[k] for k in index.part] or [""] * len(index)
     return {
-        (part, catalogue.classes[label], Path(catalogue.images.name(i)).name)
-        for i, (part, label) in enumerate(zip(parts, catalogue.labels, strict=True))
+        (part, index.classes[label], Path(index.images.name(i)).name)
+        for i, (part, label) in enumerate(zip(parts, index.labels, strict=True))
     }
 
 
@@ -159,7 +159,7 @@ def test_folder_that_was_given_one_level_too_high(tmp_path: Path) -> None:
     "names",
     [
         ("ant/images/1.png", "bee/images/1.png"),  # as Tiny-ImageNet has it
-        ("ant/images/1.png", "bee/pictures/1.png"),
+        ("ant/images/1.png", "bee/raws/1.png"),
         ("ant/2023/may/1.png", "ant/2024/june/1.png", "bee/2023/may/1.png", "bee/2024/may/1.png"),
         ("Greek/character01/1.png", "Greek/character02/1.png", "Latin/character01/1.png"),
         ("ant/train/1.png", "ant/test/1.png", "ant/masks/1.png", "bee/train/1.png"),
@@ -226,22 +226,22 @@ def test_names_that_differ_in_blanks_or_accents_are_one_class(tmp_path: Path) ->
     draw(tmp_path / "cafz" / "3.png", 30)
     draw(tmp_path / "Bee" / "4.png", 40)
     draw(tmp_path / "Bee " / "5.png", 50)
-    catalogue = read(tmp_path)
-    assert catalogue.classes == ("Bee", "cafz", composed)
-    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in catalogue.images.fetch(range(5))]
+    index = read(tmp_path)
+    assert index.classes == ("Bee", "cafz", composed)
+    pixels = [int(decode(p, ImageSpec(8, 1)).mean()) for p in index.images.fetch(range(5))]
     by_class: dict[str, set[int]] = {}
-    for label, value in zip(catalogue.labels, pixels, strict=True):
-        by_class.setdefault(catalogue.classes[label], set()).add(value)
+    for label, value in zip(index.labels, pixels, strict=True):
+        by_class.setdefault(index.classes[label], set()).add(value)
     assert by_class == {"Bee": {40, 50}, "cafz": {30}, composed: {10, 20}}
-    assert len(catalogue.remarks) == 1
+    assert len(index.remarks) == 1
 
 
 def test_class_in_two_parts_under_two_names_is_one(tmp_path: Path) -> None:
     """Or it would be tested on as unseen."""
     made(tmp_path, "train/caf\u00e9/1.png", "test/cafe\u0301/2.png", "test/ant/1.png")
-    catalogue = read(tmp_path)
-    assert catalogue.classes_of("train") == ("caf\u00e9",)
-    assert catalogue.classes_of("test") == ("ant", "caf\u00e9")
+    index = read(tmp_path)
+    assert index.classes_of("train") == ("caf\u00e9",)
+    assert index.classes_of("test") == ("ant", "caf\u00e9")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs names of bytes")
@@ -292,9 +292,9 @@ def test_maze_of_links(tmp_path: Path) -> None:
         made(tmp_path, f"c{i:02}/1.png")
         for k in range(12):
             (tmp_path / f"c{i:02}" / f"to{k:02}").symlink_to(tmp_path / f"c{k:02}")
-    catalogue = read(tmp_path)
-    assert len(catalogue.classes) == 12
-    assert "circle" in catalogue.remarks[0]
+    index = read(tmp_path)
+    assert len(index.classes) == 12
+    assert "circle" in index.remarks[0]
 
 
 def test_special_files_do_not_block(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def tiff_of_12_bits(pixels: np.ndarray) -> bytes:
 def test_values_without_a_white_are_left_out_with_the_reason(
     folder: Path, kind: type, most: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scaled by its own values, each picture of a class would be scaled otherwise."""
+    """Scaled by its own values, each raw of a class would be scaled otherwise."""
     strange = folder / "ant" / "strange.tif"
     save(Image.fromarray((RAMP / 255 * most).astype(kind)), strange)
     with progress.display():
@@ -112,7 +112,7 @@ def test_what_is_transparent_is_not_what_lies_beneath_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_stand_upright(folder: Path, orientation: int) -> None:
-    """A camera that was turned stores the picture turned, and says so."""
+    """A camera that was turned stores the raw turned, and says so."""
     stored = {
         1: LETTER_L,
         2: LETTER_L[:, ::-1],
@@ -242,7 +242,7 @@ def test_broken_image_is_left_out(folder: Path, kind: str) -> None:
 
 
 def test_image_with_broken_exif_is_read(folder: Path) -> None:
-    """The picture is fine; only what the camera wrote about it is not."""
+    """The raw is fine; only what the camera wrote about it is not."""
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "hello"  # turned, with a description
     written = exif.tobytes()

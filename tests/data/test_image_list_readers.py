@@ -52,13 +52,13 @@ def read(path: Path, reader: Reader) -> ImageIndex:
     return reader.read(tree)
 
 
-def contents(catalogue: ImageIndex) -> set[tuple[str, str, int]]:
+def contents(index: ImageIndex) -> set[tuple[str, str, int]]:
     """Part, class and colour of every image."""
-    pictures = catalogue.images.fetch(range(len(catalogue)))
-    parts = [catalogue.parts[k] for k in catalogue.part] if catalogue.parts else [""] * 10**4
+    raws = index.images.fetch(range(len(index)))
+    parts = [index.parts[k] for k in index.part] if index.parts else [""] * 10**4
     return {
-        (part, catalogue.classes[label], int(decode(picture, ImageSpec(8, 1)).mean().round()))
-        for part, label, picture in zip(parts, catalogue.labels, pictures, strict=False)
+        (part, index.classes[label], int(decode(raw, ImageSpec(8, 1)).mean().round()))
+        for part, label, raw in zip(parts, index.labels, raws, strict=False)
     }
 
 
@@ -119,17 +119,17 @@ RAVI = {
 
 @WHERE
 def test_ravi(ravi: Path, ending: str) -> None:
-    catalogue = read(somewhere(ravi, ending), ImageListReader())
-    assert catalogue.parts == ("train", "val", "test")
-    assert catalogue.classes == ("n01532829", "n01558993", "n01855672", "n01930112")
-    assert contents(catalogue) == RAVI
-    assert catalogue.remarks == ()
+    index = read(somewhere(ravi, ending), ImageListReader())
+    assert index.parts == ("train", "val", "test")
+    assert index.classes == ("n01532829", "n01558993", "n01855672", "n01930112")
+    assert contents(index) == RAVI
+    assert index.remarks == ()
 
 
 def test_one_of_the_lists_given_alone(ravi: Path) -> None:
-    catalogue = read(ravi / "val.csv", ImageListReader())
-    assert contents(catalogue) == {("val", "n01855672", 60), ("val", "n01855672", 70)}
-    stamp = catalogue.stamp
+    index = read(ravi / "val.csv", ImageListReader())
+    assert contents(index) == {("val", "n01855672", 60), ("val", "n01855672", 70)}
+    stamp = index.stamp
     draw(ravi / "images" / "n0185567200000005.jpg", 99)
     os.utime(ravi / "images" / "n0185567200000005.jpg", ns=(1, 1))
     assert read(ravi / "val.csv", ImageListReader()).stamp != stamp
@@ -152,15 +152,15 @@ def test_ravi_by_rank_in_the_folders_of_imagenet(tmp_path: Path, below: str, alo
         "n0155899300000006.jpg,n01558993\n"
         "n0155899300000000.jpg,n01558993\n",
     )
-    catalogue = read(tmp_path / "train.csv" if alone else tmp_path, ImageListReader())
-    assert contents(catalogue) == {
+    index = read(tmp_path / "train.csv" if alone else tmp_path, ImageListReader())
+    assert contents(index) == {
         ("train", "n01532829", 10),
         ("train", "n01532829", 30),
         ("train", "n01558993", 150),
     }
-    assert "n01532829_10.JPEG" in {catalogue.images.name(i).rpartition("/")[2] for i in range(3)}
-    assert catalogue.remarks[0].startswith("2 images skipped")
-    assert "rank" in catalogue.form
+    assert "n01532829_10.JPEG" in {index.images.name(i).rpartition("/")[2] for i in range(3)}
+    assert index.remarks[0].startswith("2 images skipped")
+    assert "rank" in index.form
 
 
 @pytest.mark.parametrize(
@@ -269,18 +269,18 @@ def test_remarks_on_lines(tmp_path: Path) -> None:
         tmp_path / "l.csv",
         "file,label\na.png,cat\na.png,cat\n./a.png,dog\nb.png,dog\nb.png\n,dog\nno.png,dog\n",
     )
-    catalogue = read(tmp_path, ImageListReader())
-    assert contents(catalogue) == {("", "cat", 10), ("", "dog", 20)}
+    index = read(tmp_path, ImageListReader())
+    assert contents(index) == {("", "cat", 10), ("", "dog", 20)}
     starts = ["1 image skipped", "2 lines skipped", "1 image skipped", "1 image skipped"]
-    assert [remark.partition(" (")[0] for remark in catalogue.remarks] == starts
+    assert [remark.partition(" (")[0] for remark in index.remarks] == starts
 
 
 def test_list_without_classes_among_the_parts(ravi: Path) -> None:
     """As competitions have it."""
     write(ravi / "test.csv", "filename\nn0193011200000005.jpg\n")
-    catalogue = read(ravi, ImageListReader())
-    assert catalogue.parts == ("train", "val")
-    assert [remark.partition(" (")[0] for remark in catalogue.remarks] == [
+    index = read(ravi, ImageListReader())
+    assert index.parts == ("train", "val")
+    assert [remark.partition(" (")[0] for remark in index.remarks] == [
         "1 list skipped",
         "2 images skipped",
     ]
@@ -302,9 +302,9 @@ def test_full_paths_within_the_folder(
     (tmp_path / "link").symlink_to(data)
     monkeypatch.chdir(tmp_path)
     given = Path("link" if by_link else "data")
-    catalogue = read(given / "train.jsonl" if alone else given, ImageListReader())
-    assert contents(catalogue) == {("train", "cat", colour) for colour in (10, 20, 30)}
-    assert catalogue.remarks[0].endswith(f": {data}/gone.png")
+    index = read(given / "train.jsonl" if alone else given, ImageListReader())
+    assert contents(index) == {("train", "cat", colour) for colour in (10, 20, 30)}
+    assert index.remarks[0].endswith(f": {data}/gone.png")
 
 
 OUTSIDE = ("/etc/passwd.png", "../secret.png", "a/../../secret.png", "..\\x.png", "C:\\x.png")
@@ -406,14 +406,14 @@ def cifar(tmp_path: Path) -> Path:
 
 @WHERE
 def test_cifar_folders(cifar: Path, ending: str) -> None:
-    catalogue = read(somewhere(cifar, ending), CifarFoldersReader())
-    assert contents(catalogue) == {
+    index = read(somewhere(cifar, ending), CifarFoldersReader())
+    assert contents(index) == {
         ("train", "apple", 0),
         ("train", "bear", 10),
         ("val", "clock", 20),
         ("test", "elm tree", 40),
     }
-    unlisted, several = catalogue.remarks
+    unlisted, several = index.remarks
     assert unlisted.endswith("dolphin")
     assert "bertinetto" in several
 
@@ -465,16 +465,16 @@ TINY = {
 }
 
 
-def only_test_is_skipped(catalogue: ImageIndex) -> bool:
-    return [r[-11:] for r in catalogue.remarks] == ["test_0.JPEG"]
+def only_test_is_skipped(index: ImageIndex) -> bool:
+    return [r[-11:] for r in index.remarks] == ["test_0.JPEG"]
 
 
 @WHERE
 def test_tiny_imagenet(tiny: Path, ending: str) -> None:
-    catalogue = read(somewhere(tiny, ending) if ending else tiny.parent, TinyImageNetReader())
-    assert contents(catalogue) == TINY
-    assert catalogue.parts == ("train", "val")
-    assert only_test_is_skipped(catalogue)
+    index = read(somewhere(tiny, ending) if ending else tiny.parent, TinyImageNetReader())
+    assert contents(index) == TINY
+    assert index.parts == ("train", "val")
+    assert only_test_is_skipped(index)
 
 
 @pytest.mark.parametrize(("inner", "annotated"), [("", True), ("images", False)])
@@ -485,26 +485,26 @@ def test_tiny_imagenet_rearranged(tiny: Path, inner: str, annotated: bool) -> No
     (tiny / "val" / "images").rmdir()
     if not annotated:
         (tiny / "val" / "val_annotations.txt").unlink()
-    catalogue = read(tiny.parent, TinyImageNetReader())
-    assert contents(catalogue) == TINY
-    assert only_test_is_skipped(catalogue)
+    index = read(tiny.parent, TinyImageNetReader())
+    assert contents(index) == TINY
+    assert only_test_is_skipped(index)
 
 
 def test_tiny_imagenet_with_gaps(tiny: Path) -> None:
     write(tiny / "val" / "val_annotations.txt", "val_0.JPEG\tn01629819\nval_7.JPEG\tn01443537\n\n")
     write(tiny / "wnids.txt", "n01629819\nn01443537\nn07777777\n")
-    catalogue = read(tiny.parent, TinyImageNetReader())
-    assert contents(catalogue) == TINY - {("val", "n01443537", 110)}
-    ends = [remark.rpartition(" ")[2].rpartition("/")[2] for remark in catalogue.remarks]
+    index = read(tiny.parent, TinyImageNetReader())
+    assert contents(index) == TINY - {("val", "n01443537", 110)}
+    ends = [remark.rpartition(" ")[2].rpartition("/")[2] for remark in index.remarks]
     assert ends == ["val_1.JPEG", "test_0.JPEG", "val_7.JPEG", "n07777777"]
 
 
 @pytest.mark.parametrize("content", [b"val_0.JPEG\n", b"val_0.JPEG\t../x\n"])
 def test_tiny_imagenet_with_wrong_annotations(tiny: Path, content: bytes) -> None:
     (tiny / "val" / "val_annotations.txt").write_bytes(content)
-    catalogue = read(tiny.parent, TinyImageNetReader())
-    assert catalogue.parts == ("train",)
-    assert catalogue.remarks[0].startswith("2 images skipped (val")
+    index = read(tiny.parent, TinyImageNetReader())
+    assert index.parts == ("train",)
+    assert index.remarks[0].startswith("2 images skipped (val")
 
 
 def test_imagenet_is_not_tiny(tmp_path: Path) -> None:
@@ -552,12 +552,12 @@ def test_omniglot(omniglot: Path, zipped: tuple[str, ...], inner: str) -> None:
     for half in zipped:
         zip_half(omniglot, half, inner)
     for path in (omniglot, omniglot.parent):
-        catalogue = read(path, OmniglotReader())
-        assert contents(catalogue) == OMNIGLOT
-        assert (catalogue.image_size, catalogue.inverted) == (28, True)
-        assert catalogue.parts == ("train", "test")
-        assert catalogue.remarks == ()
-        assert "1573_01.png" in catalogue.images.name(3)
+        index = read(path, OmniglotReader())
+        assert contents(index) == OMNIGLOT
+        assert (index.image_size, index.inverted) == (28, True)
+        assert index.parts == ("train", "test")
+        assert index.remarks == ()
+        assert "1573_01.png" in index.images.name(3)
 
 
 @pytest.mark.parametrize("inner", ["", "bare"])
@@ -565,9 +565,9 @@ def test_one_half_of_omniglot(omniglot: Path, inner: str) -> None:
     expected = {("test", "Tengwar/character01", 40)}
     assert contents(read(omniglot / "images_evaluation", OmniglotReader())) == expected
     zip_half(omniglot, "images_evaluation", inner)
-    catalogue = read(omniglot / "images_evaluation.zip", OmniglotReader())
-    assert contents(catalogue) == expected
-    assert "images_background" in catalogue.remarks[0]
+    index = read(omniglot / "images_evaluation.zip", OmniglotReader())
+    assert contents(index) == expected
+    assert "images_background" in index.remarks[0]
 
 
 def _page(file: Path) -> None:
@@ -596,19 +596,19 @@ def test_spoilt_half(omniglot: Path, spoil: Callable[[Path], None], sentence: st
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real archives")
 def test_the_real_omniglot() -> None:
-    catalogue = read(SHARED, OmniglotReader())
-    assert len(catalogue.classes) == 1623
-    assert set(catalogue.counts.tolist()) == {20}
-    assert [len(catalogue.classes_of(part)) for part in catalogue.parts] == [964, 659]
-    assert catalogue.remarks == ()
-    first, last = catalogue.images.fetch([0, len(catalogue) - 1])
-    for half, picture in (("images_background", first), ("images_evaluation", last)):
+    index = read(SHARED, OmniglotReader())
+    assert len(index.classes) == 1623
+    assert set(index.counts.tolist()) == {20}
+    assert [len(index.classes_of(part)) for part in index.parts] == [964, 659]
+    assert index.remarks == ()
+    first, last = index.images.fetch([0, len(index) - 1])
+    for half, raw in (("images_background", first), ("images_evaluation", last)):
         with zipfile.ZipFile(SHARED / f"{half}.zip") as archive:
             names = [n for n in archive.namelist() if n.endswith(".png")]
             name = names[0] if half == "images_background" else names[-1]
             with Image.open(archive.open(name)) as image:
                 expected = np.asarray(image.convert("L"))
-        assert (decode(picture, ImageSpec(105, 1))[0] == expected).all()
+        assert (decode(raw, ImageSpec(105, 1))[0] == expected).all()
 
 
 @pytest.mark.parametrize("odd", [" ", "trian"])
@@ -620,11 +620,11 @@ def test_odd_cell_does_not_end_the_split(tmp_path: Path, odd: str) -> None:
         part = odd if i == 9 else ("train", "Val", "test")[i % 3]
         text += f"{i:02}.png,k{i % 3},{part}\n"
     write(tmp_path / "list.csv", text)
-    catalogue = read(tmp_path, ImageListReader())
-    assert catalogue.parts == ("train", "val", "test")
-    assert contents(catalogue) == {
+    index = read(tmp_path, ImageListReader())
+    assert index.parts == ("train", "val", "test")
+    assert contents(index) == {
         (("train", "val", "test")[i % 3], f"k{i % 3}", 10 * i) for i in range(12) if i != 9
     }
-    (remark,) = catalogue.remarks
+    (remark,) = index.remarks
     assert remark.startswith("1 image skipped")
     assert "09.png" in remark

@@ -28,8 +28,8 @@ LABELS = [2, 0, 1, 1, 0, 2]
 
 def images(found: ImageIndex, n_channels: int = 3) -> list[np.ndarray]:
     """Height×width×channels, as they come out in the end."""
-    pictures = found.images.fetch(range(len(found)))
-    return [decode(picture, ImageSpec(8, n_channels)).transpose(1, 2, 0) for picture in pictures]
+    raws = found.images.fetch(range(len(found)))
+    return [decode(raw, ImageSpec(8, n_channels)).transpose(1, 2, 0) for raw in raws]
 
 
 def same(found: ImageIndex, expected: np.ndarray) -> bool:
@@ -149,8 +149,8 @@ def test_images_of_different_sizes() -> None:
     ragged[:] = given
     for some in (given, ragged):
         found = index_in_memory((some, [0, 1, 0]))
-        pictures = list(found.images.fetch(range(3)))
-        assert all(np.array_equal(a, b) for a, b in zip(pictures, given, strict=True))
+        raws = list(found.images.fetch(range(3)))
+        assert all(np.array_equal(a, b) for a, b in zip(raws, given, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["1", "LA", "P", "RGBA", "CMYK", "I;16", "YCbCr"])
@@ -257,8 +257,8 @@ def test_items_that_raise() -> None:
     items: list[Any] = [(image, i) for image, i in zip(COLOUR, LABELS, strict=True)] * 4
     items[0], items[7] = OSError("truncated"), ValueError("broken")
     at_hand = index_in_memory(DataSet(items, targets=LABELS * 4))
-    pictures = list(at_hand.images.fetch(range(24)))
-    assert [i for i, picture in enumerate(pictures) if isinstance(picture, bytes)] == [0, 7]
+    raws = list(at_hand.images.fetch(range(24)))
+    assert [i for i, raw in enumerate(raws) if isinstance(raw, bytes)] == [0, 7]
     asked = index_in_memory(DataSet(items))
     assert len(asked) == 22
     assert asked.remarks[0].startswith("2 items skipped")
@@ -330,9 +330,9 @@ def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
     """A mapped array, of which the file is empty."""
     mapped = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(12_000, 84, 84, 3))
     found = index_in_memory((mapped, np.arange(12_000) % 7))
-    (picture,) = found.images.fetch([11_999])
-    assert isinstance(picture, np.ndarray)
-    assert np.shares_memory(picture, mapped)
+    (raw,) = found.images.fetch([11_999])
+    assert isinstance(raw, np.ndarray)
+    assert np.shares_memory(raw, mapped)
 
 
 def test_torch_is_not_imported() -> None:
@@ -427,6 +427,6 @@ def test_arrays_are_not_inverted_again() -> None:
             assert np.array_equal(table.images[:, 0].numpy(), GREY)
     clear = np.zeros((8, 8, 4), np.uint8)  # laid on white, and white it stays
     assert (open_images({"?": [clear]}, spec=NEGATIVE).images == 255).all()
-    mixed = {"array": GREY[:1], "picture": [Image.fromarray(GREY[0])]}
-    array, picture = open_images(mixed, spec=NEGATIVE).images[:, 0].numpy()
-    assert np.array_equal(array, 255 - picture)
+    mixed = {"array": GREY[:1], "raw": [Image.fromarray(GREY[0])]}
+    array, raw = open_images(mixed, spec=NEGATIVE).images[:, 0].numpy()
+    assert np.array_equal(array, 255 - raw)

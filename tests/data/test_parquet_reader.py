@@ -72,8 +72,8 @@ def read(path: Path) -> ImageIndex:
 
 def values(found: ImageIndex, numbers: Sequence[int] | None = None) -> list[int | None]:
     """By their colour; None for those that are unreadable."""
-    pictures = found.images.fetch(range(len(found)) if numbers is None else numbers)
-    return [int(decode(p, ImageSpec(4, 3))[0, 0, 0]) if p != b"" else None for p in pictures]
+    raws = found.images.fetch(range(len(found)) if numbers is None else numbers)
+    return [int(decode(p, ImageSpec(4, 3))[0, 0, 0]) if p != b"" else None for p in raws]
 
 
 def named(found: ImageIndex) -> list[str]:
@@ -227,8 +227,8 @@ def test_images_without_bytes_are_unreadable(tmp_path: Path) -> None:
     columns = {"image": images, "label": pa.array([0, 1, 2, 3, 0])}
     found = read(write(tmp_path / "x.parquet", [], columns=columns))
     assert len(found) == 5
-    pictures = list(found.images.fetch(range(5)))
-    assert pictures == [png(0), b"", b"", b"junk", png(4)]
+    raws = list(found.images.fetch(range(5)))
+    assert raws == [png(0), b"", b"", b"junk", png(4)]
 
 
 # ── fetching ─────────────────────────────────────────────────────────────────────────────────
@@ -300,8 +300,8 @@ def test_one_large_row_group_does_not_fill_the_memory(tmp_path: Path) -> None:
         before = most()
         for start in range(0, len(found), 64):
             numbers = range(start, min(start + 64, len(found)))
-            for i, picture in zip(numbers, found.images.fetch(numbers), strict=True):
-                assert len(picture) == 20_001 and picture[0] == i % 250
+            for i, raw in zip(numbers, found.images.fetch(numbers), strict=True):
+                assert len(raw) == 20_001 and raw[0] == i % 250
         print(most() - before)
     """
     grown = int(in_process(code, path))
@@ -446,8 +446,8 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
                 refused += 1
                 assert str(error).endswith(".") and "\\n" not in str(error), error
                 continue
-            pictures = list(found.images.fetch(range(len(found))))
-            assert len(pictures) == len(found) and all(type(p) is bytes for p in pictures)
+            raws = list(found.images.fetch(range(len(found))))
+            assert len(raws) == len(found) and all(type(p) is bytes for p in raws)
         print(refused)
     """
     assert 20 < int(in_process(code, path)) < 150
@@ -466,6 +466,6 @@ def test_tiny_imagenet() -> None:
     assert np.bincount(found.part).tolist() == [100_000, 10_000]
     assert found.remarks == ()
     numbers = [0, 1, 999, 1000, 54_321, 99_999, 100_000, 109_999]
-    images = [decode(picture, ImageSpec(64, 3)) for picture in found.images.fetch(numbers)]
+    images = [decode(raw, ImageSpec(64, 3)) for raw in found.images.fetch(numbers)]
     assert [image.shape for image in images] == [(3, 64, 64)] * len(numbers)
     assert len({image.tobytes() for image in images}) == len(numbers)

@@ -119,10 +119,10 @@ def test_class_folders_are_read_in_place(tmp_path: Path, ending: str) -> None:
     assert {name: tree.read_bytes(name) for name in reversed(GOOD)} == GOOD
     assert tree.read_text("wrap/notes.txt") == "text"
     assert tree.remarks == ()
-    catalogue = FolderReader().read(tree)
-    assert catalogue.classes == ("ant", "bat")
-    assert catalogue.labels.tolist() == [0, 0, 1]
-    pixels = [decode(p, ImageSpec(8, 1)) for p in catalogue.images.fetch([0, 1, 2])]
+    index = FolderReader().read(tree)
+    assert index.classes == ("ant", "bat")
+    assert index.labels.tolist() == [0, 0, 1]
+    pixels = [decode(p, ImageSpec(8, 1)) for p in index.images.fetch([0, 1, 2])]
     assert [np.unique(p).tolist() for p in pixels] == [[10], [20], [30]]
     with pytest.raises(KedgeError, match="unpack it first"):
         tree.local_path("wrap/notes.txt")
@@ -294,9 +294,9 @@ def test_wrong_checksum_of_one_image(tmp_path: Path) -> None:
     spoilt = bytearray(path.read_bytes())
     spoilt[spoilt.index(GOOD["wrap/ant/2.png"]) + 45] ^= 1
     path.write_bytes(spoilt)
-    catalogue = FolderReader().read(open_tree(path))
-    pictures = list(catalogue.images.fetch([0, 1, 2]))
-    assert pictures == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
+    index = FolderReader().read(open_tree(path))
+    raws = list(index.images.fetch([0, 1, 2]))
+    assert raws == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
     with pytest.raises(KedgeError, match=r"wrap/ant/2\.png in it is damaged"):
         open_tree(path).read_bytes("wrap/ant/2.png")
 
