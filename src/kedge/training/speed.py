@@ -136,8 +136,7 @@ def measure(
                 "first_step_s": training.first_step_s,
             }
             tick(1)
-        evaluation_seconds(model, test, shape)  # warm-up
-        times = [evaluation_seconds(model, test, shape) for _ in range(N_REPEATS)]
+        times = [evaluation_seconds(model, test, shape) for _ in range(N_REPEATS + 1)][1:]
     return {
         "training": training_rates,
         "evaluation": {"episodes": TEST_EPISODES, "seconds": statistics.median(times)},
