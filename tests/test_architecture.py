@@ -1,4 +1,4 @@
-"""The package's layers: a folder imports only from those above it, and no module imports in a circle.
+"""The layers of the package: a folder imports only from those above it; no import cycles.
 
 Imports inside functions and for type checkers count too.
 """
