@@ -79,9 +79,7 @@ def test_round_data_hold_no_test_image_nor_later_one(small: Benchmark, with_old:
     assert not (tested | later) & images_in(small.round_data(1, with_old=with_old))
 
 
-def test_entitled_round_data_hold_all_training_images_of_earlier_rounds(
-    small: Benchmark,
-) -> None:
+def test_entitled_round_data_hold_all_training_images_of_earlier_rounds(small: Benchmark) -> None:
     old = small.round_data(2, with_old=True).old
     assert old.classes == small.split.rounds[0] + small.split.rounds[1]
     assert numbers_in(old) == [

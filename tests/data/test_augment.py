@@ -6,14 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge.data.augment import (
-    Augmentation,
-    augment,
-    draw_augmentation,
-    jitter,
-    padding,
-    to_float,
-)
+from kedge.data.augment import Augmentation, augment, draw_augmentation, jitter, padding, to_float
 from kedge.utils.seeding import generator
 
 SIZE = 16

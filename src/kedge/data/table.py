@@ -18,13 +18,7 @@ from torch import Tensor
 
 from kedge.data.decode import ResizeMode
 from kedge.data.lazy_images import LazyImages
-from kedge.data.packed_file import (
-    PACKED_FORMAT,
-    blocks,
-    fingerprint_of,
-    read_packed,
-    write_packed,
-)
+from kedge.data.packed_file import PACKED_FORMAT, blocks, fingerprint_of, read_packed, write_packed
 from kedge.errors import KedgeError, require
 from kedge.utils.text import normalize_name, pluralize
 
