@@ -20,11 +20,7 @@ from kedge.utils.spec import check_options, keyword_defaults, parse_spec
 
 __all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "build_head"]
 
-HEADS: dict[str, type[Head]] = {
-    "prototype": PrototypeHead,
-    "ecm": ECMHead,
-    "ridge": RidgeHead,
-}
+HEADS: dict[str, type[Head]] = {"prototype": PrototypeHead, "ecm": ECMHead, "ridge": RidgeHead}
 
 
 def build_head(config: HeadConfig, n_features: int) -> Head:

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+ClassFeatures = Sequence[Float[Tensor, "_ d"]]  # of any number of images of each class
+Episode = Float[Tensor, "k s_plus_q d"]
+
 
 class Head(nn.Module, ABC):
     """A classifier on features. Its own parameters, if any, train with the backbone.
@@ -42,47 +45,30 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def anchors(
-        self,
-        features: Sequence[Float[Tensor, "_ d"]],
-        class_embeddings: Float[Tensor, "k r"] | None = None,
+        self, features: ClassFeatures, class_embeddings: Float[Tensor, "k r"] | None = None
     ) -> Float[Tensor, "k r"]:
-        """The anchor of each class, kept when a round has ended: made from the features of all its
-        training images, or from the class embeddings that the round has learned."""
+        """The anchor of each class at the end of a round: from the features of all its training
+        images, or the class embedding that the round has learned."""
 
     def episode_logits(
-        self,
-        episode: Float[Tensor, "k s_plus_q d"],
-        n_shot: int,
-        class_embeddings: Float[Tensor, "k r"] | None,
+        self, episode: Episode, n_shot: int, class_embeddings: Float[Tensor, "k r"] | None
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
         """Logits and targets of the images that meta-training classifies: here the queries.
-
-        `class_embeddings` are those of the episode's classes, if the head learns them.
-        """
+        `class_embeddings` are those of the episode's classes, if the head learns them."""
         queries, targets = flatten_with_targets(episode[:, n_shot:])
         return self.logits(queries, self.fit(episode[:, :n_shot])), targets
 
     def loss(
-        self,
-        episode: Float[Tensor, "k s_plus_q d"],
-        n_shot: int,
-        class_embeddings: Float[Tensor, "k r"] | None,
+        self, episode: Episode, n_shot: int, class_embeddings: Float[Tensor, "k r"] | None
     ) -> Float[Tensor, ""]:
         """Cross-entropy of one episode, which meta-training minimizes."""
         return F.cross_entropy(*self.episode_logits(episode, n_shot, class_embeddings))
 
-    def initial_class_embeddings(
-        self, features: Sequence[Float[Tensor, "_ d"]]
-    ) -> Float[Tensor, "k r"]:
-        """Class embeddings at the start of a round, from all training images of each class.
-
-        Called only if the head learns class embeddings.
-        """
+    def initial_class_embeddings(self, features: ClassFeatures) -> Float[Tensor, "k r"]:
+        """Class embeddings at the start of a round, if the head learns them."""
         raise NotImplementedError(f"{type(self).__name__} has no initial class embeddings.")
 
-    def representatives_from(
-        self, features: Sequence[Float[Tensor, "_ d"]]
-    ) -> Float[Tensor, "k r"]:
+    def representatives_from(self, features: ClassFeatures) -> Float[Tensor, "k r"]:
         """Representatives of any number of classes from features alone; not differentiated."""
         learned = self.learns_class_embeddings
         return self.initial_class_embeddings(features) if learned else self.anchors(features)
@@ -106,6 +92,6 @@ def flatten_with_targets(
     return episode.flatten(0, 1), torch.arange(k, device=episode.device).repeat_interleave(n)
 
 
-def mean_features(features: Sequence[Float[Tensor, "_ d"]]) -> Float[Tensor, "k d"]:
+def mean_features(features: ClassFeatures) -> Float[Tensor, "k d"]:
     """The mean feature of each class."""
     return torch.stack([of_class.mean(0) for of_class in features])

@@ -7,7 +7,6 @@ learned point; hence training depends neither on the number of shots nor on the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -15,7 +14,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from kedge.errors import require
-from kedge.models.heads.base import Head, flatten_with_targets, mean_features, neg_sq_dist
+from kedge.models.heads.base import (
+    ClassFeatures,
+    Episode,
+    Head,
+    flatten_with_targets,
+    mean_features,
+    neg_sq_dist,
+)
 
 CHUNK_NUMEL = 16_000_000  # logits held in memory at a time by the inner loop
 
@@ -43,10 +49,9 @@ class ECMHead(Head):
         valid = isinstance(inner_steps, int) and 1 <= inner_steps <= 10_000
         require(valid, "ECM: inner_steps must be a number from 1 to 10000.")
         for name, value in (("inner_lr", inner_lr), ("l2", l2), ("lr_scale", lr_scale)):
-            number = isinstance(value, int | float) and 0 <= value < 1e6
-            require(
-                number and (value > 0 or name == "l2"), f"ECM: {name} must be a number above 0."
-            )
+            valid = isinstance(value, int | float) and 0 <= value < 1e6
+            valid = valid and (value > 0 or name == "l2")
+            require(valid, f"ECM: {name} must be a number above 0.")
         self.class_lr_scale = float(lr_scale)
         # Not self.training, in which nn.Module keeps whether it is in train mode.
         self.learns_class_embeddings = training == "joint"
@@ -72,10 +77,7 @@ class ECMHead(Head):
         return neg_sq_dist(features @ self.lift.mT, representatives) / self.temperature
 
     def episode_logits(
-        self,
-        episode: Float[Tensor, "k s_plus_q d"],
-        n_shot: int,
-        class_embeddings: Float[Tensor, "k r"] | None,
+        self, episode: Episode, n_shot: int, class_embeddings: Float[Tensor, "k r"] | None
     ) -> tuple[Float[Tensor, "n k"], Int64[Tensor, " n"]]:
         if class_embeddings is None:
             return super().episode_logits(episode, n_shot, None)
@@ -83,15 +85,11 @@ class ECMHead(Head):
         images, targets = flatten_with_targets(episode)
         return self.logits(images, class_embeddings), targets
 
-    def initial_class_embeddings(
-        self, features: Sequence[Float[Tensor, "_ d"]]
-    ) -> Float[Tensor, "k r"]:
+    def initial_class_embeddings(self, features: ClassFeatures) -> Float[Tensor, "k r"]:
         return mean_features(features) @ self.lift.mT
 
     def anchors(
-        self,
-        features: Sequence[Float[Tensor, "_ d"]],
-        class_embeddings: Float[Tensor, "k r"] | None = None,
+        self, features: ClassFeatures, class_embeddings: Float[Tensor, "k r"] | None = None
     ) -> Float[Tensor, "k r"]:
         if class_embeddings is not None:
             return class_embeddings.detach().clone()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kedge.models.heads.base import Head, mean_features, neg_sq_dist
+from kedge.models.heads.base import ClassFeatures, Head, mean_features, neg_sq_dist
 
 
 @final
@@ -31,8 +30,6 @@ class PrototypeHead(Head):
         return neg_sq_dist(features, representatives) / self.temperature
 
     def anchors(
-        self,
-        features: Sequence[Float[Tensor, "_ d"]],
-        class_embeddings: Float[Tensor, "k d"] | None = None,
+        self, features: ClassFeatures, class_embeddings: Float[Tensor, "k d"] | None = None
     ) -> Float[Tensor, "k d"]:
         return mean_features(features)

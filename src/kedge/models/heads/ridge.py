@@ -9,7 +9,6 @@ among 64 classes can be used in a task of 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kedge.models.heads.base import Head
+from kedge.models.heads.base import ClassFeatures, Head
 
 MIN_STRENGTH = 1e-4  # below it, the systems might be singular in float32
 
@@ -45,7 +44,7 @@ class RidgeHead(Head):
         *_, k, s, d = support.shape
         if mask is None:
             mask = torch.ones(support.shape[:-1], dtype=torch.bool, device=support.device)
-        x = _append_one(support).masked_fill(~mask[..., None], 0)
+        x = F.pad(support, (0, 1), value=1.0).masked_fill(~mask[..., None], 0)
         if k * s <= d:
             return self._by_image(x, mask)
         grams = x.mT @ x
@@ -58,9 +57,7 @@ class RidgeHead(Head):
         return self.log_scale.exp() * (features @ weights.mT + bias) / self.temperature
 
     def anchors(
-        self,
-        features: Sequence[Float[Tensor, "_ d"]],
-        class_embeddings: Float[Tensor, "k r"] | None = None,
+        self, features: ClassFeatures, class_embeddings: Float[Tensor, "k r"] | None = None
     ) -> Float[Tensor, "k r"]:
         # One class at a time: all Gram matrices together may not fit into memory.
         zero = features[0].new_zeros(self.n_features + 1, self.n_features + 1)
@@ -111,10 +108,6 @@ def _image_weights(
     return 0.5 / count, 0.5 / (all_counts - count).clamp(min=1)
 
 
-def _append_one(z: Float[Tensor, "*n d"]) -> Float[Tensor, "*n r"]:
-    return F.pad(z, (0, 1), value=1.0)
-
-
 def _gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "r r"]:
-    x = _append_one(z)
+    x = F.pad(z, (0, 1), value=1.0)
     return x.mT @ x
