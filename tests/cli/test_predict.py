@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,12 +181,20 @@ def test_predict_prints_tables_and_csv(cli: Cli, model: Path, desk: Path) -> Non
 
 @pytest.mark.slow
 def test_file_names_that_are_no_text_are_printed_as_they_are(
-    ready: Any, model: Path, second: Path, tmp_path: Path
+    kedge: Any, cli: Cli, model: Path, second: Path, tmp_path: Path
 ) -> None:
-    shutil.copy(second / "second 1" / "00.png", tmp_path / os.fsdecode(b"caf\xe9.png"))
-    ended = ready.kedge("predict", model, tmp_path, *JSON)
-    [line] = predictions(ended)
-    assert os.fsencode(line["image"]).endswith(b"/caf\xe9.png")
+    file = tmp_path / os.fsdecode(b"caf\xe9.png")
+    shutil.copy(second / "second 1" / "00.png", file)
+    [line] = predictions(cli("predict", model, file, *JSON))
+    assert line["image"] == str(file)
+    ended = subprocess.run(
+        [kedge.path, "predict", model, "-", "--format", "csv"],
+        input=os.fsencode(file),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.splitlines()[1].startswith(os.fsencode(file) + b",1,")
 
 
 def test_images_are_prepared_as_in_training(

@@ -92,7 +92,8 @@ def slow(*args):
     time.sleep(30)
     return fast(*args)
 d.decode_each = slow
-d.in_parallel = lambda work, batches: map(work, batches)
+assert d.map_batches  # else a renamed function would not be replaced
+d.map_batches = lambda work, batches: map(work, batches)
 """
 
 
