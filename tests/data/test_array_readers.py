@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import open_tree
+from kedge.data.files import open_tree
 from kedge.data.files.npz import npz_images
 from kedge.data.index import ImageIndex, names_of_numbers
 from kedge.data.readers.cifar100 import Cifar100Reader

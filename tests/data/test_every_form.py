@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import kedge
-from kedge.data.files.file_tree import open_tree
+from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.inspect import Inspection, inspect_index
 from kedge.data.readers import READERS, read_index

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import open_tree
+from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import folder as folder_reader
 from kedge.errors import KedgeError

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import open_tree
+from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar_folders import CifarFoldersReader

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files.file_tree import open_tree
+from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import read_index
 from kedge.data.readers.parquet import ParquetReader
@@ -293,7 +293,7 @@ def test_one_large_row_group_does_not_fill_the_memory(tmp_path: Path) -> None:
         import re, sys
         from pathlib import Path
         from kedge.data.readers.parquet import ParquetReader
-        from kedge.data.files.file_tree import open_tree
+        from kedge.data.files import open_tree
         def most():
             return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
         found = ParquetReader().read(open_tree(Path(sys.argv[1])))
@@ -418,7 +418,7 @@ def test_mutations(tmp_path: Path, compression: str, text: bool) -> None:
         from pathlib import Path
         from kedge.errors import KedgeError
         from kedge.data.readers.parquet import ParquetReader
-        from kedge.data.files.file_tree import open_tree
+        from kedge.data.files import open_tree
         good = Path(sys.argv[1]).read_bytes()
         footer = int.from_bytes(good[-8:-4], "little")
         reader, path = ParquetReader(), Path(sys.argv[1]).with_name("train.parquet")

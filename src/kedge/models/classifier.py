@@ -1,56 +1,30 @@
-"""Classification of images: among classes that a model knows and classes given by examples."""
+"""Classification of images among the classes that `Model.classifier` was given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from kedge.data.decode import ImageSpec
-from kedge.data.files.archives import is_hidden
 from kedge.data.lazy_images import LazyImages
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError, require
-from kedge.models.heads import Head
-from kedge.utils import progress
+from kedge.errors import require
 from kedge.utils.config_io import validated
-from kedge.utils.progress import Tick, no_tick, task
-from kedge.utils.text import normalize_name
-
-VIRTUAL_SAMPLES = 10  # images, as which a stored class mean counts beside new examples
-
-
-@runtime_checkable
-class ClassifierModel(Protocol):
-    """The part of a `Model` that a classifier needs."""
-
-    @property
-    def head(self) -> Head: ...
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-    @property
-    def image_spec(self) -> ImageSpec: ...
-    @property
-    def embed_batch_size(self) -> int: ...
-    def embed(self, images: Any, tick: Tick = ...) -> Float[Tensor, "n d"]: ...
-    def open(self, source: Any) -> ImageTable: ...
-    def check_images(self, table: ImageTable) -> None: ...
-    def anchors_of(self, classes: Sequence[str]) -> Float[Tensor, "k r"]: ...
-    def class_means_of(self, classes: Sequence[str]) -> Float[Tensor, "k d"] | None: ...
+from kedge.utils.progress import no_tick, task
 
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
     """Assigns images to one of a fixed list of classes; made by `Model.classifier`."""
 
-    model: ClassifierModel
+    model: Any  # a `Model`, whose module imports this one
     classes: tuple[str, ...]
     representatives: Float[Tensor, "k r"]
 
@@ -109,83 +83,3 @@ class Classifier:
             "which, or use 'kedge predict', which skips them.",
         )
         return table.images
-
-
-def build_classifier(
-    model: ClassifierModel, support: Any, known: bool | Sequence[str] | None
-) -> Classifier:
-    """See `Model.classifier`."""
-    known = support is None if known is None else known
-    if isinstance(known, str):
-        raise KedgeError(f"known='{known}': give the names of classes as a list.")
-    names = model.classes if known is True else tuple(dict.fromkeys(known or ()))
-    if unknown := set(names) - set(model.classes):
-        raise KedgeError(f"The model does not know a class named '{min(unknown)}'.")
-    examples: dict[str, Tensor] = {}
-    if support is not None:
-        table = _open_support(model, support)
-        features = model.embed(table.images).split(table.counts.tolist())
-        examples = dict(zip(table.classes, features, strict=True))
-    if not names and not examples:
-        reason = "knows no class yet" if known is True else "was given no class to choose from"
-        raise KedgeError(f"The model {reason}: give examples of some classes.")
-    with torch.no_grad():
-        return _with_known(model, names, examples) if names else _few_shot(model, examples)
-
-
-def _few_shot(model: ClassifierModel, examples: Mapping[str, Float[Tensor, "_ d"]]) -> Classifier:
-    """A classifier among classes that are given by examples only."""
-    padded = nn.utils.rnn.pad_sequence(list(examples.values()), batch_first=True)
-    counts = torch.tensor([len(features) for features in examples.values()], device=padded.device)
-    mask = torch.arange(padded.shape[1], device=padded.device) < counts[:, None]
-    return Classifier(model, tuple(examples), model.head.fit(padded, mask))
-
-
-def _with_known(
-    model: ClassifierModel, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
-) -> Classifier:
-    """A classifier in which the stored mean of each known class is one more example of it."""
-    means = model.class_means_of(known)
-    if means is None and examples:
-        raise KedgeError(
-            "This model's file is of an early version without class means, so known classes cannot "
-            "be compared with examples. Leave out the known classes, or give examples of them."
-        )
-    if means is None:
-        return Classifier(model, tuple(known), model.anchors_of(known))
-    mean_of = dict(zip(known, means, strict=True))
-    features = {name: mean_of[name][None] for name in known if name not in examples}
-    if n_both := len(known) - len(features):
-        progress.note(f"{n_both} known classes have examples too: these are added to their means")
-    for name, of_class in examples.items():
-        features[name] = pool_with_mean(of_class, mean_of.get(name))
-    # Not `fit`, which is for episodes: there may be thousands of known classes.
-    representatives = model.head.representatives_from(list(features.values()))
-    return Classifier(model, tuple(features), representatives)
-
-
-def pool_with_mean(
-    features: Float[Tensor, "n d"], mean: Float[Tensor, " d"] | None
-) -> Float[Tensor, "m d"]:
-    """Features of a class, with its stored mean added as virtual samples if there is one."""
-    return features if mean is None else torch.cat([features, mean.expand(VIRTUAL_SAMPLES, -1)])
-
-
-def _open_support(model: ClassifierModel, support: Any) -> ImageTable:
-    """The examples. Every class must have one: otherwise its images would get a wrong class."""
-    table = model.open(support)
-    empty = [name for name, n in zip(table.classes, table.counts.tolist(), strict=True) if n == 0]
-    if isinstance(support, Mapping):  # the table leaves out classes without images
-        empty += [str(name) for name, images in support.items() if len(images) == 0]
-    if empty:
-        raise KedgeError(f"{table.source}: class '{empty[0]}' has no example.")
-    if isinstance(support, str | Path) and Path(support).is_dir():
-        folders = {normalize_name(path.name) for path in Path(support).iterdir() if path.is_dir()}
-        lost = sorted(name for name in folders - set(table.classes) if not is_hidden(name))
-        # If no folder is a class, the folders are splits such as "train" and "test".
-        if lost and folders & set(table.classes):
-            raise KedgeError(
-                f"{Path(support) / lost[0]}: this class has no readable example; add some, or "
-                "remove the folder."
-            )
-    return table

@@ -24,8 +24,7 @@ import pytest
 from PIL import Image
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.files import archives
-from kedge.data.files.file_tree import open_tree
+from kedge.data.files import archives, open_tree
 from kedge.data.readers.folder import FolderReader
 from kedge.errors import KedgeError
 
@@ -447,7 +446,7 @@ def test_files_with_holes_are_left_out(tmp_path: Path, more: bool) -> None:
 def test_images_that_are_too_large_are_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "LARGEST_MEMBER", 1000)
+    monkeypatch.setattr(archives, "LARGEST_FILE", 1000)
     for ending in (".zip", ".tar"):
         tree = open_tree(pack(tmp_path / f"x{ending}", {"a/1.png": bytes(1001), "a/2.png": b"1"}))
         assert [tree.image(name) for name in tree.names] == [b"", b"1"]

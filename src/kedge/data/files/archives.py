@@ -15,40 +15,33 @@ import stat
 import threading
 import weakref
 import zipfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from kedge.data.decode import RawImage
+from kedge.data.files.file_tree import LARGEST_FILE, FileTree, file_stamp, is_hidden
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
-LARGEST_MEMBER = 1 << 28  # bytes of one file, and of the table of contents
 LARGEST_GROWTH = 200  # a file that unpacks to more than this many times its size is a bomb
 LONGEST_NAME = 1 << 16  # bytes that a .tar may spend on one name
 BLOCK = 512  # bytes, the unit of a .tar
-# Folders that operating systems create.
-JUNK = frozenset({"__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", "System Volume Information"})
 DRIVE = re.compile("[A-Za-z]:/")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 Member = TypeVar("Member")
 
 
-def is_hidden(component: str) -> bool:
-    """Whether a component of a path is ignored, with everything below it."""
-    return component.startswith(".") or component in JUNK
-
-
-class Archive(ABC):
+class Archive(FileTree):
     """The members of an archive; `names` are in the order of the file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.names: tuple[str, ...] = ()
-        self.remarks: tuple[str, ...] = ()
+        super().__init__(path)
         try:
-            self._bytes = os.stat(path).st_size
+            info = os.stat(path)
+            self._bytes, self._stamp = info.st_size, file_stamp(info)
             self._open()
         except KedgeError:
             raise
@@ -64,7 +57,7 @@ class Archive(ABC):
     def _content(self, name: str) -> bytes:
         """The bytes of a member; may raise any exception if the file is damaged."""
 
-    def content(self, name: str) -> bytes:
+    def read_bytes(self, name: str) -> bytes:
         try:
             return self._content(name)
         except KedgeError:
@@ -72,6 +65,18 @@ class Archive(ABC):
         except Exception as error:  # as above
             member = f"{self.path}: {display_name(name)} in it"
             raise KedgeError(f"{member} is damaged ({_reason(error)}).") from None
+
+    def image(self, name: str) -> RawImage:
+        try:
+            return self.read_bytes(name)
+        except KedgeError:
+            return b""
+
+    def local_path(self, name: str) -> Path:
+        raise KedgeError(f"{self.path}: {name} cannot be read within an archive; unpack it first.")
+
+    def stamp(self, name: str) -> str:
+        return self._stamp
 
     def _safe_members(self, members: Iterable[tuple[str, Member]]) -> dict[str, Member]:
         """The members that are not hidden and stay below the archive's root, by normalized name."""
@@ -99,10 +104,9 @@ class Archive(ABC):
             raise KedgeError(f"{self.path}: not unpacked, it claims to hold {total} bytes or more.")
 
     def _refuse_large(self, name: str, size: int) -> None:
-        if size > LARGEST_MEMBER:
-            raise KedgeError(
-                f"{self.path}: {display_name(name)} in it is too large ({size} bytes)."
-            )
+        if size > LARGEST_FILE:
+            what = f"{display_name(name)} in it is too large ({size} bytes)"
+            raise KedgeError(f"{self.path}: {what}.")
 
 
 class Zip(Archive):
@@ -140,16 +144,9 @@ class _BoundedFile(io.FileIO):
     """Refuses to read a table of contents that claims to be enormous."""
 
     def read(self, size: int | None = -1, /) -> Any:
-        if size is not None and size > LARGEST_MEMBER + 1:
+        if size is not None and size > LARGEST_FILE + 1:
             raise ValueError(f"its table of contents claims {size} bytes")
         return super().read(-1 if size is None else size)
-
-
-class _TarMember(NamedTuple):
-    """Where in a .tar the bytes of a member are."""
-
-    start: int
-    size: int
 
 
 class Tar(Archive):
@@ -171,7 +168,8 @@ class Tar(Archive):
             while self._file.read(1 << 16):  # up to the checksum at the very end
                 self._refuse_bomb(self._file.tell())
 
-    def _scan(self) -> Iterator[tuple[str, _TarMember]]:
+    def _scan(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """The name of each member, and the position and the number of its bytes."""
         extended: dict[str, str] = {}  # extended header of the next member
         at = 0
         while (header := self._block(at)).strip(b"\0"):
@@ -190,16 +188,14 @@ class Tar(Archive):
             else:
                 size = int(extended.get("size", size))
                 name = extended.get("path") or _name(header)
-                sparse = (
-                    any(key.startswith("GNU.sparse") for key in extended) if extended else False
-                )
+                sparse = any(key.startswith("GNU.sparse") for key in extended)
                 extended = {}
                 if kind in b"123456":
                     size = 0  # links and folders have no bytes, whatever the header claims
                 if size < 0:
                     raise ValueError("a size in it is negative")
                 if kind in b"07\0" and not sparse and not name.endswith("/"):
-                    yield name, _TarMember(at, size)
+                    yield name, (at, size)
                 elif kind != b"5" and not name.endswith("/"):
                     self._links.append(name)
                 more = kind == b"S" and header[482]
@@ -243,9 +239,8 @@ def _open_decompressed(path: Path) -> io.BufferedIOBase:
 def _check(header: bytes) -> None:
     plain = header[:148] + b" " * 8 + header[156:]
     excess = sum(plain) - _number(header[148:156])
-    if excess and excess != 256 * sum(
-        byte > 127 for byte in plain
-    ):  # signed bytes, as old programs summed them
+    # Old programs summed signed bytes.
+    if excess and excess != 256 * sum(byte > 127 for byte in plain):
         raise ValueError("an entry has a wrong checksum")
 
 

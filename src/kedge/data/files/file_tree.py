@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
 
 from kedge.data.decode import RawImage, looks_like_unsupported_image
-from kedge.data.files.archives import LARGEST_MEMBER, Archive, Tar, Zip, is_hidden
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
-TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
+# Folders that operating systems create.
+JUNK = frozenset({"__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", "System Volume Information"})
+LARGEST_FILE = 1 << 28  # bytes of a file that is read at once
 MAX_VISITS = 64  # to one folder by different links: more are a maze and no split
 
 
@@ -52,15 +54,9 @@ class FileTree(ABC):
             raise KedgeError(f"{self.path / name}: not UTF-8; save it as UTF-8.") from None
 
 
-def open_tree(path: Path) -> FileTree:
-    """The tree of a folder or an archive; for another file, a tree with that file alone."""
-    if path.is_dir():
-        return FolderTree(path)
-    if path.name.lower().endswith(".zip"):
-        return ArchiveTree(Zip(path))
-    if path.name.lower().endswith(TAR_SUFFIXES):
-        return ArchiveTree(Tar(path))
-    return FolderTree(path.parent, (path.name,))
+def is_hidden(component: str) -> bool:
+    """Whether a component of a path is ignored, with everything below it."""
+    return component.startswith(".") or component in JUNK
 
 
 def unsupported_image_types(names: Iterable[str]) -> tuple[str, ...]:
@@ -139,11 +135,11 @@ class FolderTree(FileTree):
         path = self.path / name
         try:
             with open(path, "rb") as file:
-                content = file.read(LARGEST_MEMBER + 1)
+                content = file.read(LARGEST_FILE + 1)
         except OSError as error:
             raise _unreadable(path, error) from None
-        if len(content) > LARGEST_MEMBER:
-            raise KedgeError(f"{path}: too large, at most {LARGEST_MEMBER >> 20} MiB can be read.")
+        if len(content) > LARGEST_FILE:
+            raise KedgeError(f"{path}: too large, at most {LARGEST_FILE >> 20} MiB can be read.")
         return content
 
     def local_path(self, name: str) -> Path:
@@ -151,7 +147,7 @@ class FolderTree(FileTree):
 
     def stamp(self, name: str) -> str:
         try:
-            return _stamp(os.stat(os.path.join(self._root, name)))
+            return file_stamp(os.stat(os.path.join(self._root, name)))
         except OSError as error:
             raise _unreadable(self.path / name, error) from None
 
@@ -160,31 +156,21 @@ def _unreadable(path: str | Path, error: OSError) -> KedgeError:
     return KedgeError(f"{path}: cannot be read ({error.strerror}).")
 
 
-def _stamp(info: os.stat_result) -> str:
+def file_stamp(info: os.stat_result) -> str:
     """Also changes if a file is replaced by one of the same size and modification time."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
 
 
-class ArchiveTree(FileTree):
-    """The members of an archive, which is never unpacked to disk."""
-
-    def __init__(self, archive: Archive) -> None:
-        super().__init__(archive.path)
-        self._archive = archive
-        self.names, self.remarks = archive.names, archive.remarks
-        self._stamp = _stamp(os.stat(self.path))
-
-    def image(self, name: str) -> RawImage:
-        try:
-            return self.read_bytes(name)
-        except KedgeError:
-            return b""
-
-    def read_bytes(self, name: str) -> bytes:
-        return self._archive.content(name)
-
-    def local_path(self, name: str) -> Path:
-        raise KedgeError(f"{self.path}: {name} cannot be read within an archive; unpack it first.")
-
-    def stamp(self, name: str) -> str:
-        return self._stamp
+def reject_failed_download(path: Path) -> None:
+    """Raise a `KedgeError` for an empty file, a Git LFS pointer or a web page."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(512)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not start:
+        raise KedgeError(f"{path}: this file is empty; download it again.")
+    if start.startswith(b"version https://git-lfs"):
+        raise KedgeError(f"{path}: a Git LFS pointer, not the data; run 'git lfs pull'.")
+    if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|error)", start, re.IGNORECASE):
+        raise KedgeError(f"{path}: a web page, not the data; download it again.")

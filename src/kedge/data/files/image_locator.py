@@ -7,8 +7,8 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from kedge.data.files.archives import DRIVE, is_hidden
-from kedge.data.files.file_tree import FileTree
+from kedge.data.files.archives import DRIVE
+from kedge.data.files.file_tree import FileTree, is_hidden
 from kedge.data.files.list_file import ListRow
 
 # Ravi's lists name the n-th image of a class; ImageNet's names hold a number of any length.

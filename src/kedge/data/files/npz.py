@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 
 from kedge.data.decode import MOST_PIXELS, RawImage
-from kedge.data.files.sniff import reject_failed_download
+from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.index import ArrayImages, ImageSource
 from kedge.errors import KedgeError
 

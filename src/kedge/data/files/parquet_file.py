@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.data.files.archives import LARGEST_GROWTH
-from kedge.data.files.sniff import reject_failed_download
+from kedge.data.files.file_tree import reject_failed_download
 from kedge.errors import KedgeError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")

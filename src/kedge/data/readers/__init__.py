@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kedge.data.decode import looks_like_image, looks_like_unsupported_image
-from kedge.data.files.file_tree import open_tree
-from kedge.data.files.sniff import reject_failed_download
+from kedge.data.files import open_tree
+from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
 from kedge.data.readers.cifar100 import Cifar100Reader

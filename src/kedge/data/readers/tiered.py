@@ -10,9 +10,8 @@ import numpy as np
 
 from kedge.data.decode import RawImage
 from kedge.data.files import pickle_fields
-from kedge.data.files.file_tree import FileTree
+from kedge.data.files.file_tree import FileTree, reject_failed_download
 from kedge.data.files.npz import npz_images
-from kedge.data.files.sniff import reject_failed_download
 from kedge.data.files.unpickle import load_pickle
 from kedge.data.index import (
     ConcatImages,
