@@ -44,8 +44,8 @@ from kedge.evaluation.naming import naming_accuracy
 from kedge.evaluation.results import Score
 from kedge.methods.base import Memory
 from kedge.methods.registry import ALIGNMENTS, Method, parse_method
+from kedge.models.embedding import CUSTOM, ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import CUSTOM, ModelConfig
 from kedge.training.round import check_tasks_per_step
 from kedge.training.step import default_device, load_compiler_in_background
 from kedge.training.user_round import limit_shots_to_memory, train_user_round

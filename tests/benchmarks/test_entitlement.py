@@ -17,8 +17,8 @@ from kedge.data.pools import Pool, RoundData
 from kedge.errors import EntitlementError
 from kedge.methods.base import Alignment, AlignmentInputs
 from kedge.methods.registry import Method, parse_method
+from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.training.round import train_round, training_pool
 
 CONFIG = TrainConfig(EpisodeShape(2, 1, 2), Schedule(1, 2, 2), 0)

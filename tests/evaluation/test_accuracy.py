@@ -23,13 +23,13 @@ from kedge.evaluation.accuracy import (
     evaluate,
 )
 from kedge.evaluation.results import Score, paired_difference
+from kedge.models.embedding import ModelConfig
 from kedge.models.heads import (
     HEADS,
     Head,
     build_head,
 )
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 SIDE, SIZES = 16, (20, 12, 35, 12, 18, 27, 14)

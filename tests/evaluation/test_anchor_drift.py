@@ -14,8 +14,8 @@ from kedge.data.table import ImageTable
 from kedge.evaluation.anchor_drift import anchor_drift, true_anchors
 from kedge.evaluation.results import AnchorMove
 from kedge.experiments.records import MEASURES
+from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 
 NAMES = tuple(f"class {i}" for i in range(9))
 PER_CLASS = 5

@@ -25,9 +25,9 @@ from kedge.methods.base import (
     Rehearsal,
 )
 from kedge.methods.registry import ALIGNMENTS, parse_method
+from kedge.models.embedding import ModelConfig
 from kedge.models.heads import HEADS
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 N, D = 12, 6  # images of the episode, features

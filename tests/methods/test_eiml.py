@@ -23,9 +23,9 @@ from kedge.methods.base import (
     Rehearsal,
 )
 from kedge.methods.eiml import ExemplarIncrementalMetaLearning
+from kedge.models.embedding import ModelConfig
 from kedge.models.heads import PrototypeHead
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 T = 2.0

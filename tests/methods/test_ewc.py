@@ -23,9 +23,9 @@ from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.methods.base import AlignmentInputs, Memory
 from kedge.methods.ewc import ElasticWeightConsolidation
+from kedge.models.embedding import ModelConfig
 from kedge.models.heads import HEADS, PrototypeHead
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.utils.seeding import generator
 
 Ready = Any  # of conftest.py, which cannot be imported
@@ -229,7 +229,7 @@ from kedge.config import BackboneConfig, HeadConfig
 from kedge.utils.distributed import rank, world_size
 from kedge.data.table import ImageTable
 from kedge.models.model import new_model
-from kedge.models.model_config import ModelConfig
+from kedge.models.embedding import ModelConfig
 from kedge.data.pools import Pool
 
 torch.manual_seed(0)

@@ -5,8 +5,8 @@ import torch
 from kedge.config import BackboneConfig, HeadConfig
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
+from kedge.models.embedding import ModelConfig
 from kedge.models.model import new_model
-from kedge.models.model_config import ModelConfig
 
 
 def test_new_model_is_normalized_by_its_pool_and_drawn_from_its_seed() -> None:

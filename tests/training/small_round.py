@@ -15,8 +15,8 @@ from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
 from kedge.methods.base import Alignment, AlignmentInputs, Memory
 from kedge.methods.registry import Method, parse_method
+from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.training.round import RoundResult, remember, train_round
 
 SIDE, PER_CLASS = 16, 8

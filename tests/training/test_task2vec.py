@@ -11,9 +11,9 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.models.backbones import Conv4, ResNet12
+from kedge.models.embedding import ModelConfig
 from kedge.models.heads import HEADS
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.training.task2vec import class_fisher, fisher_distances, nearest_classes
 from kedge.utils.progress import no_tick
 from kedge.utils.seeding import generator

@@ -134,7 +134,7 @@ from kedge.errors import KedgeError
 from kedge.data.table import ImageTable
 from kedge.methods.registry import Method, parse_method
 from kedge.models.model import new_model
-from kedge.models.model_config import ModelConfig
+from kedge.models.embedding import ModelConfig
 from kedge.data.pools import Pool, RoundData
 from kedge.training.round import remember, train_round
 from kedge.utils import distributed

@@ -35,8 +35,8 @@ from kedge.experiments.jobs import Job
 from kedge.experiments.records import PairedDifference, PoolInfo, Run, load_run
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
+from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.models.model_config import ModelConfig
 from kedge.training.round import RoundResult, remember, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
-from kedge.models.classifier import pool_with_mean
-from kedge.models.model import Model
+from kedge.models.model import Model, pool_with_mean
 
 MAX_IMAGES = 2000  # to fit the map to
 IMAGES_PER_CLASS = 50  # to compute a mean from, if the anchor is not the mean

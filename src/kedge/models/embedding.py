@@ -1,21 +1,46 @@
-"""The network from pixels to features: normalization and backbone."""
+"""The network from pixels to features (normalization and backbone) and its configuration."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import get_args
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from kedge.config import BackboneConfig, HeadConfig
 from kedge.data.augment import to_float
+from kedge.data.decode import ResizeMode
 from kedge.data.pools import Pool
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.models.backbones import build_backbone
-from kedge.models.model_config import ModelConfig
 from kedge.utils.progress import Tick
+
+CUSTOM = "custom"  # the name of a backbone that is the caller's own module
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is needed to rebuild the network before its weights are loaded."""
+
+    backbone: BackboneConfig
+    head: HeadConfig
+    n_channels: int
+    image_size: int
+    n_features: int = 0  # known once the network has been built
+    resize: ResizeMode = field(default="crop", metadata={"saved_as": "fit"})
+    inverted: bool = False  # whether dark and bright are exchanged in the images
+
+    def __post_init__(self) -> None:
+        require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")
+        size = self.image_size
+        require(16 <= size <= 4096, f"Images of {size} px: they must have 16 to 4096.")
+        known = self.resize in get_args(ResizeMode) and isinstance(self.inverted, bool)
+        require(known, f"Images resized by '{self.resize}', inverted '{self.inverted}'.")
 
 
 def half_precision(device: torch.device) -> bool:
@@ -76,15 +101,12 @@ class Embedding(nn.Module):
             features = self.eval().backbone(example)
         except Exception as error:  # the caller's own backbone may raise anything
             reason = textwrap.shorten(str(error) or type(error).__name__, 300).rstrip(".")
-            raise KedgeError(
-                f"The backbone cannot take images of {config.n_channels} channels and "
-                f"{config.image_size} px ({reason})."
-            ) from None
+            shape = "×".join(map(str, example.shape[1:]))
+            raise KedgeError(f"The backbone cannot take images of {shape} ({reason}).") from None
         self.train()
-        is_tensor = isinstance(features, Tensor)
-        if not is_tensor or features.ndim != 2:
-            given = f"{features.ndim} dimensions" if is_tensor else f"a {type(features).__name__}"
-            raise KedgeError(f"The backbone gives {given}; it must give a tensor of shape (b, d).")
+        given = features.shape if isinstance(features, Tensor) else type(features).__name__
+        valid = isinstance(features, Tensor) and features.ndim == 2
+        require(valid, f"The backbone gives {given}; it must give a tensor of shape (b, d).")
         return int(features.shape[1])
 
 

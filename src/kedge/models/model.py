@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,25 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from kedge.data.decode import ImageSpec
+from kedge.data.files.file_tree import is_hidden
 from kedge.data.lazy_images import LazyImages
 from kedge.data.open import open_images
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 from kedge.models import model_file
-from kedge.models.classifier import Classifier, build_classifier
-from kedge.models.embedding import Embedding
+from kedge.models.classifier import Classifier
+from kedge.models.embedding import Embedding, ModelConfig
 from kedge.models.heads import Head, build_head
-from kedge.models.model_config import LineageEntry, ModelConfig
-from kedge.utils.atomic_io import tensors_digest
-from kedge.utils.progress import Tick, no_tick, task
+from kedge.models.model_file import LineageEntry
+from kedge.utils.atomic_io import save_tensors, tensors_digest
+from kedge.utils.config_io import to_dict
+from kedge.utils.progress import Tick, no_tick, note, task
+from kedge.utils.text import normalize_name
 
 EMBED_BATCH = 500  # images at a time when nothing trains
 EMBED_SIDE = {"cpu": 28, "cuda": 84}  # px; of larger images fewer, so that they fit into caches
+VIRTUAL_SAMPLES = 10  # images, as which a stored class mean counts beside new examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +105,7 @@ class Model:
         self, pool: Pool, class_embeddings: Float[Tensor, "classes r"] | None = None
     ) -> Model:
         """A model with an anchor for each class of the pool; those of known classes are replaced.
-
-        `class_embeddings` are what the head has learned for these classes, if it learns them.
-        """
+        `class_embeddings` are what the head has learned for these classes, if it learns them."""
         with torch.no_grad():
             anchors = self.head.anchors(self.class_features(pool), class_embeddings)
         kept = [i for i, name in enumerate(self.classes) if name not in set(pool.classes)]
@@ -130,13 +132,14 @@ class Model:
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter of embedding and head by name, not copied."""
-        parts = (("embedding", self.embedding), ("head", self.head))
-        return {f"{p}.{k}": v for p, module in parts for k, v in module.named_parameters()}
+        return dict(self._network().named_parameters())
 
     def state_dict(self) -> dict[str, Tensor]:
         """Parameters and running statistics of embedding and head by name, not copied."""
-        parts = (("embedding", self.embedding), ("head", self.head))
-        return {f"{p}.{k}": v for p, module in parts for k, v in module.state_dict().items()}
+        return self._network().state_dict()
+
+    def _network(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"embedding": self.embedding, "head": self.head})
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of its file, by their names there."""
@@ -162,7 +165,62 @@ class Model:
                 there is no support. A known class that has examples too is learned from these and
                 from its stored mean, which counts as 10 of them.
         """
-        return build_classifier(self, support, known)
+        known = support is None if known is None else known
+        require(not isinstance(known, str), f"known='{known}': give a list of class names.")
+        names = self.classes if known is True else tuple(dict.fromkeys(known or ()))
+        if unknown := set(names) - set(self.classes):
+            raise KedgeError(f"The model does not know a class named '{min(unknown)}'.")
+        examples: dict[str, Tensor] = {}
+        if support is not None:
+            table = self._open_support(support)
+            features = self.embed(table.images).split(table.counts.tolist())
+            examples = dict(zip(table.classes, features, strict=True))
+        require(bool(names or examples), "There are no classes: give examples of some.")
+        with torch.no_grad():
+            if names:
+                return self._classifier_with_known(names, examples)
+            z = nn.utils.rnn.pad_sequence(list(examples.values()), batch_first=True)
+            counts = torch.tensor([len(each) for each in examples.values()], device=z.device)
+            mask = torch.arange(z.shape[1], device=z.device) < counts[:, None]
+            return Classifier(self, tuple(examples), self.head.fit(z, mask))
+
+    def _classifier_with_known(
+        self, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
+    ) -> Classifier:
+        """A classifier in which the stored mean of each known class is one more example of it."""
+        means = self.class_means_of(known)
+        if means is None:
+            require(
+                not examples,
+                "This model's file is of an early version without class means: give examples of "
+                "all classes and leave out the known ones, or the other way round.",
+            )
+            return Classifier(self, tuple(known), self.anchors_of(known))
+        mean_of = dict(zip(known, means, strict=True))
+        features = {name: mean_of[name][None] for name in known if name not in examples}
+        if n_both := len(known) - len(features):
+            note(f"{n_both} known classes have examples too: these are added to their means")
+        for name, of_class in examples.items():
+            features[name] = pool_with_mean(of_class, mean_of.get(name))
+        # Not `fit`, which is for episodes: there may be thousands of known classes.
+        representatives = self.head.representatives_from(list(features.values()))
+        return Classifier(self, tuple(features), representatives)
+
+    def _open_support(self, support: Any) -> ImageTable:
+        """The examples. Every class must have one: otherwise its images would get a wrong class."""
+        table = self.open(support)
+        counts = zip(table.classes, table.counts.tolist(), strict=True)
+        empty = [name for name, n in counts if n == 0]
+        if isinstance(support, Mapping):  # the table leaves out classes without images
+            empty += [str(name) for name, images in support.items() if len(images) == 0]
+        elif isinstance(support, str | Path) and Path(support).is_dir():
+            folders = {normalize_name(p.name) for p in Path(support).iterdir() if p.is_dir()}
+            # If no folder is a class, the folders are splits such as "train" and "test".
+            if folders & set(table.classes):
+                empty += sorted(n for n in folders - set(table.classes) if not is_hidden(n))
+        if empty:
+            raise KedgeError(f"{table.source}: class '{empty[0]}' has no readable example.")
+        return table
 
     def open(self, source: Any) -> ImageTable:
         """Images from any source, brought to the size that this model takes."""
@@ -176,20 +234,33 @@ class Model:
 
     def _check_shape(self, what: str, shape: Sequence[int]) -> None:
         expected = (self.config.n_channels, self.config.image_size, self.config.image_size)
-        if tuple(shape[1:]) != expected:
-            raise KedgeError(
-                f"{what} are {'×'.join(map(str, shape[1:]))} (channels, height, width), but this "
-                f"model takes {'×'.join(map(str, expected))}."
-            )
+        require(
+            tuple(shape[1:]) == expected,
+            f"{what} are {'×'.join(map(str, shape[1:]))} (channels, height, width), but this "
+            f"model takes {'×'.join(map(str, expected))}.",
+        )
 
     def save(self, path: str | Path) -> None:
         """Write a model file, atomically. An existing file is replaced, unlike by the commands."""
-        model_file.save(Path(path), self.config, self.classes, self.lineage, self.tensors())
+        about = {
+            "format": model_file.FORMAT,
+            "config": to_dict(self.config),
+            "classes": self.classes,
+            "lineage": [to_dict(entry) for entry in self.lineage],
+        }
+        save_tensors(Path(path), self.tensors(), about)
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Model:
         """Read a model file. A backbone of your own has to be passed in again."""
         return cls(*model_file.load(Path(path), backbone))
+
+
+def pool_with_mean(
+    features: Float[Tensor, "n d"], mean: Float[Tensor, " d"] | None
+) -> Float[Tensor, "m d"]:
+    """Features of a class, with its stored mean added as virtual samples if there is one."""
+    return features if mean is None else torch.cat([features, mean.expand(VIRTUAL_SAMPLES, -1)])
 
 
 def trainable_copy(model: Model) -> Model:

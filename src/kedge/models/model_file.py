@@ -17,19 +17,18 @@ import hashlib
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kedge.config import TrainConfig
 from kedge.errors import KedgeError
-from kedge.models.embedding import Embedding
-from kedge.models.heads import Head, build_head
-from kedge.models.model_config import CUSTOM, LineageEntry, ModelConfig
-from kedge.utils.atomic_io import load_tensors, save_tensors, strip_prefix, tensors_digest
+from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
+from kedge.models.heads import build_head
+from kedge.utils.atomic_io import load_tensors, tensors_digest
 from kedge.utils.config_io import from_dict, to_dict
 
 FORMAT = "kedge-model"
@@ -54,36 +53,22 @@ def current_spec(text: str) -> str:
     return " ".join([name, *(renamed.get(key, key) + equals + v for key, equals, v in pairs)])
 
 
-class ModelParts(NamedTuple):
-    """The fields of a `Model`, as read from a file."""
+@dataclass(frozen=True)
+class LineageEntry:
+    """One round in the training history of a model."""
 
-    config: ModelConfig
-    embedding: Embedding
-    head: Head
+    round: int
+    method: str
     classes: tuple[str, ...]
-    anchors: Tensor
-    lineage: tuple[LineageEntry, ...]
-    class_means: Tensor | None
+    images: int
+    source: str
+    config: dict[str, Any]
+    best_epoch: int
+    val_accuracy: float
 
 
-def save(
-    path: Path,
-    config: ModelConfig,
-    classes: tuple[str, ...],
-    lineage: tuple[LineageEntry, ...],
-    tensors: Mapping[str, Tensor],
-) -> None:
-    about = {
-        "format": FORMAT,
-        "config": to_dict(config),
-        "classes": classes,
-        "lineage": [asdict(entry) for entry in lineage],
-    }
-    save_tensors(path, tensors, about)
-
-
-def load(path: Path, backbone: nn.Module | None) -> ModelParts:
-    """Read and validate a file. The caller's own backbone, if the model has one, is copied."""
+def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
+    """The fields of a `Model` in their order, validated. A backbone of the caller's is copied."""
     about, mapped = load_tensors(path, "kedge model")
     if about.get("format") not in (FORMAT, FORMAT_1):
         raise KedgeError(f"{path}: not a kedge model; 'kedge train' makes one.")
@@ -101,7 +86,7 @@ def load(path: Path, backbone: nn.Module | None) -> ModelParts:
 
 def _rebuild(
     about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
-) -> ModelParts:
+) -> tuple[Any, ...]:
     if set(about) != KEYS:
         raise ValueError(f"its JSON must have the keys {', '.join(sorted(KEYS))} and no others")
     if "anchors" not in tensors:
@@ -130,30 +115,19 @@ def _rebuild(
         checked.append(class_means)
     if not all(bool(value.isfinite().all()) for value in checked):
         raise ValueError("some of its weights or anchors are not finite numbers")
-    _load_weights(embedding, "embedding.", tensors)
-    _load_weights(head, "head.", tensors)
-    if tensors:
-        raise KeyError(f"it holds '{next(iter(tensors))}', which is not a part of a model")
+    network = nn.ModuleDict({"embedding": embedding, "head": head})
+    for key, value in network.state_dict().items():
+        if key in tensors and tensors[key].dtype != value.dtype:
+            raise TypeError(f"{key} holds {tensors[key].dtype}, not {value.dtype}")
+    network.load_state_dict(tensors, assign=True)  # raises if names or shapes differ
     if len(classes) != len(anchors):
         raise KeyError("classes and anchors differ in number")
     if classes:  # anchors that do not fit the head raise here rather than later
         head.logits(torch.zeros(1, config.n_features), anchors)
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
     embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    embedding.eval().requires_grad_(False)
-    head.eval().requires_grad_(False)
-    return ModelParts(config, embedding, head, classes, anchors, lineage, class_means)
-
-
-def _load_weights(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> None:
-    """Move the tensors whose names start with the prefix out of the dict and into the module."""
-    own = strip_prefix(prefix, tensors)
-    for key, value in module.state_dict().items():
-        if key in own and own[key].dtype != value.dtype:
-            raise TypeError(f"{prefix}{key} holds {own[key].dtype}, not {value.dtype}")
-    module.load_state_dict(own, assign=True)
-    for key in own:
-        del tensors[f"{prefix}{key}"]
+    network.eval().requires_grad_(False)
+    return config, embedding, head, classes, anchors, lineage, class_means
 
 
 def _lineage_entry(data: Any) -> LineageEntry:

@@ -28,7 +28,7 @@ from kedge.evaluation.results import Epoch
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.model import Model, trainable_copy
-from kedge.models.model_config import LineageEntry
+from kedge.models.model_file import LineageEntry
 from kedge.training.checkpoint import Checkpoint
 from kedge.training.loop import EpochRunner
 from kedge.training.step import StepMetrics, TrainStep

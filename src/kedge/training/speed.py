@@ -17,8 +17,8 @@ from kedge.episodes.sampler import check_pool
 from kedge.errors import require
 from kedge.evaluation.accuracy import EvalSpec, evaluate
 from kedge.methods.registry import parse_method
+from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model, trainable_copy
-from kedge.models.model_config import ModelConfig
 from kedge.training.loop import EpochRunner
 from kedge.training.step import TrainStep, default_device
 from kedge.utils import progress
