@@ -4,24 +4,18 @@ To add one, define a `Protocol` in a file of this folder and list it in `PROTOCO
 """
 
 from kedge.benchmarks.base import Protocol
-from kedge.benchmarks.cifar_fs import CIFAR_FS
 from kedge.benchmarks.drawings import DRAWINGS
 from kedge.benchmarks.folder import FOLDER
-from kedge.benchmarks.imagenet import IMAGENET
 from kedge.benchmarks.omniglot import OMNIGLOT
-from kedge.benchmarks.tiny_imagenet import TINY_IMAGENET
-from kedge.errors import KedgeError
+from kedge.benchmarks.photographs import PHOTOGRAPHS
+from kedge.errors import require
 
 __all__ = ["PROTOCOLS", "Protocol", "get_protocol"]
 
-PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (*DRAWINGS, *IMAGENET, *TINY_IMAGENET, CIFAR_FS, OMNIGLOT, FOLDER)
-}
+PROTOCOLS = {protocol.name: protocol for protocol in (*DRAWINGS, *PHOTOGRAPHS, OMNIGLOT, FOLDER)}
 
 
 def get_protocol(name: str) -> Protocol:
-    if name not in PROTOCOLS:
-        known = ", ".join(PROTOCOLS)
-        raise KedgeError(f"There is no protocol '{name}'; the known ones are {known}.")
+    known = ", ".join(PROTOCOLS)
+    require(name in PROTOCOLS, f"There is no protocol '{name}'; the known ones are {known}.")
     return PROTOCOLS[name]

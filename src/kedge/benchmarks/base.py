@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import require
 from kedge.utils.seeding import generator
 
 TRAIN_PART = "train"  # part of the data to train on, if another part is held out
@@ -114,13 +114,10 @@ class Protocol:
         return bool(self.required_data)
 
     def benchmark(self, seed: int, data: str | None = None) -> Benchmark:
-        if self.needs_data and data is None:
-            raise KedgeError(f"--data: the protocol {self.name} needs {self.required_data}.")
-        if data is not None and not self.needs_data:
-            raise KedgeError(
-                f"--data: the protocol {self.name} has its own images; leave {data} out, or choose "
-                "a protocol that reads it, such as folder."
-            )
+        needs = f"needs {self.required_data}"
+        if not self.needs_data:
+            needs = f"has its own images; leave {data} out, or choose another, such as folder"
+        require(self.needs_data == (data is not None), f"--data: the protocol {self.name} {needs}.")
         table = self.load(data)
         return Benchmark(table, self.draw(seed, table))
 

@@ -6,124 +6,151 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 
 from kedge.benchmarks.base import Protocol, Split, deal_classes, domain_shift_split, shuffled
-from kedge.benchmarks.disk import choose_held_out, open_cached
+from kedge.benchmarks.disk import choose_held_out, held_out_rule, open_cached
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 
 ROLES = ("train", "val", "test")
 DOMAINS = {"natural": "natural", "manmade": "man-made"}  # key → word in sentences
 DOMAIN_SIZES = (32, 8, 20)  # classes of each domain: training, validation, unseen
-FILES = {  # data set → file, and its key there
-    "miniImageNet": ("imagenet.json", "miniImageNet"),
-    "tieredImageNet": ("imagenet.json", "tieredImageNet"),
-    "ImageNet": ("imagenet.json", "domains"),
-    "Tiny-ImageNet": ("imagenet.json", "tinyImageNet"),
-    "CIFAR-FS": ("cifar_fs.json", None),
-}
 ClassLists = dict[str, tuple[str, ...]]
 
 
 @functools.cache
 def load_class_lists(dataset: str) -> ClassLists:
     """The classes of each role; for ImageNet and Tiny-ImageNet of each domain."""
-    file, key = FILES[dataset]
-    text = resources.files("kedge.benchmarks").joinpath(file).read_text(encoding="utf-8")
-    content = json.loads(text)
-    lists = content if key is None else content[key]
-    return {name: tuple(names.split()) for name, names in lists.items() if name != "origin"}
+    file = resources.files("kedge.benchmarks").joinpath("class_lists.json")
+    lists = json.loads(file.read_text(encoding="utf-8"))[dataset]
+    return {name: tuple(names.split()) for name, names in lists.items()}
 
 
 @dataclass(frozen=True)
 class ListedDataset:
-    """A data set in colour that users have on disk."""
+    """A data set in colour that users have on disk, and the protocols on it.
+
+    Each protocol is described by its split and a remark on how it differs from the paper's.
+    """
 
     name: str
     image_size: int
     n_held_out: int  # images of each trained class, if there are enough
     required_data: str  # what --data must be
+    n_val: int = 16  # classes
+    n_unseen: int = 20
 
-    @property
-    def lists(self) -> ClassLists:
-        return load_class_lists(self.name)
-
-    @property
+    @functools.cached_property
     def all_classes(self) -> frozenset[str]:
-        return frozenset(name for names in self.lists.values() for name in names)
+        return frozenset(c for names in load_class_lists(self.name).values() for c in names)
 
-    def protocol(
+    def official(self, name: str, sizes: Sequence[int], remark: str, rule: str = "") -> Protocol:
+        """`sizes` of the official training classes for each round; other roles as listed."""
+        split = f"{self.name}, its {sum(sizes)} training classes {self._at_random(sizes)}"
+        return self._protocol(name, split, partial(self._draw_official, sizes), remark, rule)
+
+    def mixed(self, name: str, sizes: Sequence[int], remark: str) -> Protocol:
+        """`sizes` of the classes of both domains for each round."""
+        n = sum(sizes) + self.n_val + self.n_unseen
+        split = f"{self.name}, {n} of its {len(self.all_classes)} classes {self._at_random(sizes)}"
+        return self._protocol(name, split, partial(self._draw_mixed, sizes), remark)
+
+    def domain_shift(self, name: str, label: str, first: str, second: str, remark: str) -> Protocol:
+        """Old classes of the first domain and new ones of the second."""
+        train, val, unseen = DOMAIN_SIZES
+        split = (
+            f"{label}, {shift_in_words(first, second)}: {train} old and {train} new classes, "
+            f"{val} + {val} to validate, {unseen} + {unseen} unseen"
+        )
+        draw = partial(self._draw_domain_shift, first, second)
+        return self._protocol(name, split, draw, remark, any_names=False)
+
+    def _at_random(self, sizes: Sequence[int]) -> str:
+        others = f"{self.n_val} to validate, {self.n_unseen} unseen"
+        return f"split at random: {rounds_in_words(sizes)}, {others}"
+
+    def _protocol(
         self,
         name: str,
-        description: str,
+        split: str,
         draw: Callable[[int, ImageTable], Split],
+        remark: str,
+        rule: str = "",
         any_names: bool = True,
     ) -> Protocol:
         """A protocol on the listed classes, or on as many under other names if that is allowed."""
+        held_out = f"{rule}{held_out_rule(self.n_held_out)}"
 
         def load(data: str | None) -> ImageTable:
-            size, classes = self.image_size, self.all_classes
-            return open_cached(data, size, 3, classes, any_names=any_names)
+            return open_cached(data, self.image_size, 3, self.all_classes, any_names=any_names)
 
+        description = f"{split}, {self.image_size} px; {held_out} ({remark})."
         return Protocol(name, description, load, draw, self.required_data)
 
-    def draw_official(self, sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
-        """`sizes` of the official training classes for each round; other roles as listed."""
+    def _draw_official(self, sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
         lists = self._lists_of(table)
         rounds = deal_classes(shuffled(lists["train"], "split", self.name, seed), sizes)
         held_out = choose_held_out(table, lists["train"], self.n_held_out)
         return Split(seed, tuple(rounds), lists["val"], {"unseen": lists["test"]}, held_out)
 
-    def draw_mixed(self, sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
-        """Classes of both domains: `sizes` for each round, then 16 for validation, 20 unseen."""
-        classes = self.all_classes
-        if not classes <= set(table.classes):
-            if len(table.classes) != len(classes):
-                n_found = len(classes & set(table.classes))
-                raise KedgeError(
-                    f"{table.source}: holds {n_found} of the {len(classes)} classes of "
-                    f"{self.name}; --data needs {self.required_data}."
-                )
-            classes = frozenset(table.classes)
+    def _lists_of(self, table: ImageTable) -> ClassLists:
+        """The official lists; if no name is known, those of the data's own split."""
+        official = load_class_lists(self.name)
+        missing = [c for names in official.values() for c in names if c not in set(table.classes)]
+        if not missing:
+            return official
+        own = own_class_lists(table) if len(missing) == len(self.all_classes) else None
+        if own is not None and all(len(own[role]) == len(official[role]) for role in ROLES):
+            return own
+        raise KedgeError(
+            f"{table.source}: {len(missing)} of the {len(self.all_classes)} classes of {self.name} "
+            f"are missing ({', '.join(missing[:3])}, …); --data needs {self.required_data}."
+        )
+
+    def _draw_mixed(self, sizes: Sequence[int], seed: int, table: ImageTable) -> Split:
+        classes, available = self.all_classes, frozenset(table.classes)
+        if not classes <= available:  # names do not matter if classes are drawn at random
+            require(
+                len(available) == len(classes),
+                f"{table.source}: holds {len(classes & available)} of the {len(classes)} classes "
+                f"of {self.name}; --data needs {self.required_data}.",
+            )
+            classes = available
         names = shuffled(sorted(classes), "split", self.name, "random", seed)
-        *rounds, val, unseen = deal_classes(names, (*sizes, 16, 20))
-        trained = [name for names in rounds for name in names]
-        held_out = choose_held_out(table, trained, self.n_held_out)
+        *rounds, val, unseen = deal_classes(names, (*sizes, self.n_val, self.n_unseen))
+        held_out = choose_held_out(table, sum(rounds, ()), self.n_held_out)
         return Split(seed, tuple(rounds), val, {"unseen": unseen}, held_out)
 
-    def draw_domain_shift(self, first: str, second: str, seed: int, table: ImageTable) -> Split:
-        """Old classes of the first domain and new ones of the second."""
-        available = set(table.classes)
-        old, new = (
-            [name for name in self.lists[domain] if name in available] for domain in (first, second)
-        )
-        for domain, names in ((first, old), (second, new)):
-            if len(names) < sum(DOMAIN_SIZES):
-                raise KedgeError(
-                    f"{table.source}: holds {len(names)} of {self.name}'s "
-                    f"{len(self.lists[domain])} {DOMAINS[domain]} classes, but the protocol needs "
-                    f"{sum(DOMAIN_SIZES)}; --data needs {self.required_data}."
-                )
-        old = shuffled(old, "split", self.name, first, seed)
-        new = shuffled(new, "split", self.name, second, seed)
+    def _draw_domain_shift(self, first: str, second: str, seed: int, table: ImageTable) -> Split:
+        available, shuffled_domains = set(table.classes), []
+        for domain in (first, second):
+            listed = load_class_lists(self.name)[domain]
+            names = [name for name in listed if name in available]
+            require(
+                len(names) >= sum(DOMAIN_SIZES),
+                f"{table.source}: holds {len(names)} of {self.name}'s {len(listed)} "
+                f"{DOMAINS[domain]} classes, but the protocol needs {sum(DOMAIN_SIZES)}; --data "
+                f"needs {self.required_data}.",
+            )
+            shuffled_domains.append(shuffled(names, "split", self.name, domain, seed))
+        old, new = shuffled_domains
         held_out = choose_held_out(table, old + new, self.n_held_out)
         return domain_shift_split(seed, old, new, DOMAIN_SIZES, held_out)
 
-    def _lists_of(self, table: ImageTable) -> ClassLists:
-        """The official lists; if no name is known, those of the data's own split."""
-        wanted = [name for names in self.lists.values() for name in names]
-        missing = [name for name in wanted if name not in set(table.classes)]
-        if not missing:
-            return self.lists
-        own = own_class_lists(table) if len(missing) == len(wanted) else None
-        if own is not None and all(len(own[role]) == len(self.lists[role]) for role in ROLES):
-            return own
-        first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise KedgeError(
-            f"{table.source}: {len(missing)} of the {len(wanted)} classes of {self.name} are "
-            f"missing ({first}); --data needs {self.required_data}."
-        )
+
+def rounds_in_words(sizes: Sequence[int]) -> str:
+    old, *new = sizes
+    if len(sizes) == 2:
+        return f"{old} old and {new[0]} new"
+    if old == new[0]:
+        return f"{len(sizes)} rounds of {old} classes each, of which the first is the base"
+    return f"{old} old ones, then {'two' if len(new) == 2 else 'four'} rounds of {new[0]} new ones"
+
+
+def shift_in_words(first: str, second: str) -> str:
+    return f"from {DOMAINS[first]} things to {DOMAINS[second]} ones"
 
 
 def own_class_lists(table: ImageTable) -> ClassLists | None:

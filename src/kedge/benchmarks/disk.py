@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kedge.benchmarks.base import TRAIN_PART
@@ -13,7 +14,7 @@ from kedge.data.lazy_images import LazyImages
 from kedge.data.open import is_packed_file, open_images
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 
 MOST_TABLES = 8  # kept open
 MOST_BYTES = 1 << 30  # of tables in memory; the latest is kept whatever its size
@@ -46,13 +47,12 @@ def open_cached(
 
 def _stamp(data: str) -> str:
     """Changes when the data on disk change."""
-    path = Path(data)
-    if path.is_dir():
-        return read_index(path).stamp
-    if not path.is_file():
-        return ""
-    info = path.stat()
-    return f"{info.st_size} {info.st_mtime_ns} {info.st_ino}"
+    if Path(data).is_dir():
+        return read_index(data).stamp
+    with suppress(OSError):
+        info = os.stat(data)
+        return f"{info.st_size} {info.st_mtime_ns} {info.st_ino}"
+    return ""
 
 
 def _evict() -> None:
@@ -74,24 +74,19 @@ def _open(
     try:
         return open_images(data, image_size, n_channels, classes=classes, cache=True)
     except KedgeError:
-        names = frozenset() if classes is None else _class_names(data)
+        names: frozenset[str] = frozenset()
+        with suppress(KedgeError):
+            path = Path(data)
+            load = ImageTable.load if is_packed_file(path) else read_index
+            names = frozenset(load(path).classes)
         if classes is None or not names or classes & names:
             raise
-    if not any_names or len(names) != len(classes):
-        raise KedgeError(
-            f"{data}: holds none of the {len(classes)} classes of the protocol ({min(classes)}, …) "
-            f"but {len(names)} others ({min(names)}, …)."
-        )
+    require(
+        any_names and len(names) == len(classes),
+        f"{data}: holds none of the {len(classes)} classes of the protocol ({min(classes)}, …) but "
+        f"{len(names)} others ({min(names)}, …).",
+    )
     return open_images(data, image_size, n_channels, cache=True)
-
-
-def _class_names(data: str) -> frozenset[str]:
-    """The names of the classes, or nothing if they cannot be read."""
-    try:
-        path = Path(data)
-        return frozenset((ImageTable.load if is_packed_file(path) else read_index)(path).classes)
-    except KedgeError:
-        return frozenset()
 
 
 def choose_held_out(table: ImageTable, classes: Sequence[str], usual: int = 300) -> int | str:

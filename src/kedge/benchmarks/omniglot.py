@@ -6,7 +6,7 @@ from kedge.benchmarks.base import Protocol, Split, deal_classes, shuffled
 from kedge.benchmarks.class_lists import classes_in_part
 from kedge.benchmarks.disk import choose_held_out, open_cached
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import require
 
 SIZE = 28  # px
 SIZES = (432, 432, 100)  # characters of images_background: old, new, validation
@@ -18,28 +18,20 @@ REQUIRED_DATA = (
 )
 
 
-def _load(data: str | None) -> ImageTable:
-    return open_cached(data, SIZE, 1)
-
-
 def _draw(seed: int, table: ImageTable) -> Split:
     """All characters of images_evaluation, which are of other alphabets, are unseen."""
-    characters = {part: classes_in_part(table, part) for part in ARCHIVES}
-    for part, (archive, n) in ARCHIVES.items():
-        if len(characters[part]) != n:
-            raise KedgeError(
-                f"{table.source}: {archive} has {len(characters[part])} characters here instead of "
-                f"{n}; --data needs {REQUIRED_DATA}."
-            )
-    if both := set(characters["train"]) & set(characters["test"]):
-        raise KedgeError(
-            f"{table.source}: '{min(both)}' is in images_background and in images_evaluation, "
-            f"which have no character in common; --data needs {REQUIRED_DATA}."
+    train, test = (classes_in_part(table, part) for part in ARCHIVES)
+    for names, (archive, n) in zip((train, test), ARCHIVES.values(), strict=True):
+        require(
+            len(names) == n,
+            f"{table.source}: {archive} has {len(names)} characters here instead of {n}; --data "
+            f"needs {REQUIRED_DATA}.",
         )
-    names = shuffled(characters["train"], "split", "Omniglot", seed)
-    old, new, val = deal_classes(names, SIZES)
-    held_out = choose_held_out(table, characters["train"], N_HELD_OUT)
-    return Split(seed, (old, new), val, {"unseen": characters["test"]}, held_out)
+    both = ", ".join(sorted(set(train) & set(test))[:3])
+    require(not both, f"{table.source}: both archives hold {both}; --data needs {REQUIRED_DATA}.")
+    old, new, val = deal_classes(shuffled(train, "split", "Omniglot", seed), SIZES)
+    held_out = choose_held_out(table, train, N_HELD_OUT)
+    return Split(seed, (old, new), val, {"unseen": test}, held_out)
 
 
 OMNIGLOT = Protocol(
@@ -48,7 +40,7 @@ OMNIGLOT = Protocol(
     f"{SIZES[0]} old and {SIZES[1]} new, {SIZES[2]} to validate; unseen are the 659 of other "
     f"alphabets, {SIZE} px, white on black; of the 20 drawings of each trained character "
     f"{N_HELD_OUT} are held out (not in the paper, which has photographs).",
-    _load,
+    lambda data: open_cached(data, SIZE, 1),
     _draw,
     REQUIRED_DATA,
 )
