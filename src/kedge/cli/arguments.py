@@ -19,6 +19,16 @@ from kedge.utils.progress import printable
 if TYPE_CHECKING:
     from kedge.models.classifier import Classifier
 
+
+def option(metavar: str, default: str, help: str | None = None) -> Any:
+    """An option whose help says in words what an empty default (None or nothing) means."""
+
+    def hint(value: str) -> str:
+        return f"(default: {default if value in ('', 'None') else value})"
+
+    return arg(metavar=metavar, help=help, help_behavior_hint=hint)
+
+
 Data = Annotated[
     str,
     arg(
@@ -29,18 +39,18 @@ Data = Annotated[
 ]
 Validation = Annotated[
     str | None,
-    arg(
-        metavar="DATA",
-        help="Images of other classes to validate on.",
-        help_behavior_hint="(default: some of DATA's classes or images are set apart)",
+    option(
+        "DATA",
+        "some of DATA's classes or images are set apart",
+        "Images of other classes to validate on.",
     ),
 ]
 ImageSize = Annotated[
     int | None,
-    arg(
-        metavar="PIXELS",
-        help="Side to which images are resized, with antialiasing.",
-        help_behavior_hint="(default: that of small images, 84 for large ones)",
+    option(
+        "PIXELS",
+        "that of small images, 84 for large ones",
+        "Side to which images are resized, with antialiasing.",
     ),
 ]
 ModelFile = Annotated[
@@ -61,31 +71,26 @@ Support = Annotated[
         "of images in each.",
     ),
 ]
-CountOption = Annotated[
-    int | tuple[int, int] | None,
-    arg(metavar="N [MOST]", help_behavior_hint="(default: as in the first round)"),
-]
 
 
 def _with_hints(options: type) -> Any:
     """Options whose help says that a value which is not given is inferred from the data."""
     hints = typing.get_type_hints(options)
 
-    def annotated(name: str) -> Any:
-        kinds = typing.get_args(hints[name])
-        is_range = any(typing.get_origin(kind) is tuple for kind in kinds)
+    def annotated(kind: Any) -> Any:
+        kinds = typing.get_args(kind)
+        is_range = any(typing.get_origin(each) is tuple for each in kinds)
         metavar = "NAME" if str in kinds else "N [MOST]" if is_range else "N"
-        hint = "(default: inferred from the data)"
-        return Annotated[hints[name], arg(metavar=metavar, help_behavior_hint=hint)]
+        return Annotated[kind, option(metavar, "inferred from the data")]
 
     inferred = [f.name for f in dataclasses.fields(options) if f.default is None]
-    members = {
-        "__annotations__": {name: annotated(name) for name in inferred},
-        "__doc__": options.__doc__,
-        "__module__": options.__module__,
-        **dict.fromkeys(inferred),
-    }
-    return dataclasses.dataclass(frozen=True)(type(options.__name__, (options,), members))
+    return dataclasses.make_dataclass(
+        options.__name__,
+        [(name, annotated(hints[name]), None) for name in inferred],
+        bases=(options,),
+        namespace={"__doc__": options.__doc__, "__module__": options.__module__},
+        frozen=True,
+    )
 
 
 if TYPE_CHECKING:

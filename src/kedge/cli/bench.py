@@ -9,8 +9,9 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import CountOption, count_text, parse_count, say
-from kedge.config import SHORT, BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge.cli.arguments import count_text, option, parse_count, say
+from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
+from kedge.utils import progress
 from kedge.utils.config_io import option_name
 
 SMALL = BackboneConfig(width=32)
@@ -60,14 +61,8 @@ class Bench:
             "'EIML exemplars=60 choice=nearest', 'DFA reduction=mean'.",
         ),
     ] = ("NU", "FT", "DFA", "IDA", "PAR")
-    seeds: Annotated[
-        tuple[int, ...],
-        arg(
-            metavar="SEED ...",
-            help="Each seed draws its own classes and initial weights; several show how much that "
-            "matters.",
-        ),
-    ] = (0,)
+    seeds: Annotated[tuple[int, ...], arg(metavar="SEED ...")] = (0,)
+    """Each seed draws its own classes and initial weights; several show how much that matters."""
     data: Annotated[
         str | None,
         arg(
@@ -77,43 +72,24 @@ class Bench:
             help_behavior_hint="(the drawings need none)",
         ),
     ] = None
-    out: Annotated[
-        Path | None,
-        arg(
-            metavar="FOLDER",
-            help="Where models, results and report go.",
-            help_behavior_hint="(default: runs/NAME)",
-        ),
-    ] = None
+    out: Annotated[Path | None, option("FOLDER", "runs/NAME")] = None
+    """Where models, results and report go."""
     episode: EpisodeShape = field(default_factory=EpisodeShape)
-    update_ways: CountOption = None
+    update_ways: Annotated[Count | None, option("N [MOST]", "as in the first round")] = None
     """Classes in each episode of the rounds after the first."""
-    update_shots: CountOption = None
+    update_shots: Annotated[Count | None, option("N [MOST]", "as in the first round")] = None
     """Examples per class in each episode of the rounds after the first."""
-    test_ways: Annotated[
-        tuple[str, ...],
-        arg(
-            metavar="WAYS ...",
-            help="Classes in the test episodes; several are all tested, 3-8 is a range, none is "
-            "as in training.",
-        ),
-    ] = ()
-    test_shots: Annotated[
-        tuple[str, ...],
-        arg(
-            metavar="SHOTS ...",
-            help="Examples per class in the test episodes; several are all tested, 3-8 is a "
-            "range, none is as in training.",
-        ),
-    ] = ()
+    test_ways: Annotated[tuple[str, ...], option("WAYS ...", "as in training")] = ()
+    """Classes in the test episodes; several are all tested, 3-8 is a range."""
+    test_shots: Annotated[tuple[str, ...], option("SHOTS ...", "as in training")] = ()
+    """Examples per class in the test episodes; several are all tested, 3-8 is a range."""
     schedule: Schedule = SHORT
     backbone: BackboneConfig = SMALL
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
     """Test episodes per pool; intervals shrink with the square root of their number."""
     jobs: int = 1
-    """Methods and seeds to train at the same time, each in its own process: faster with several
-    GPUs, or with NVIDIA's Multi-Process Service on one."""
+    """Methods and seeds to train at a time; faster with several GPUs, or NVIDIA MPS on one."""
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
@@ -139,7 +115,6 @@ class Bench:
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
         from kedge.report import terminal_tables
-        from kedge.utils import progress
 
         recipe = load_recipe(self.name)
         values = {key: getattr(self, key) for key in self._experiment_fields()}

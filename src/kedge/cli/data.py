@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
-from kedge.cli.arguments import Data, ImageSize, as_json, say
+from kedge.cli.arguments import Data, ImageSize, as_json, option, say
 from kedge.errors import KedgeError
+from kedge.utils import progress
 from kedge.utils.progress import printable
-from kedge.utils.text import format_bytes
+from kedge.utils.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from kedge.data.index import ImageIndex
@@ -48,8 +49,6 @@ class Inspect:
     """A table for people, or one JSON object for programs."""
 
     def run(self, console: Console) -> None:
-        from kedge.utils import progress
-
         with progress.display():
             inspection = _inspection(self.data, self.all)
         if self.format == "json":
@@ -67,38 +66,21 @@ class Pack:
     """
 
     data: Positional[Data]
-    out: Annotated[
-        Path | None,
-        arg(
-            metavar="FILE",
-            help="The file to write; an existing one is never overwritten.",
-            help_behavior_hint="(default: NAME-SIZEpx.images in this folder)",
-        ),
-    ] = None
+    out: Annotated[Path | None, option("FILE", "NAME-SIZEpx.images in this folder")] = None
+    """The file to write; an existing one is never overwritten."""
     image_size: ImageSize = None
     channels: Literal["auto", "grey", "colour"] = "auto"
     """Grey or colour; auto is grey if 200 images, evenly spread, all are."""
     resize: Literal["crop", "stretch"] = "crop"
     """What to take of an image that is not square: the centre square, or all of it, distorted."""
-    exclude: Annotated[
-        tuple[str, ...],
-        arg(
-            metavar="CLASS ...",
-            help="Classes to leave out, such as BACKGROUND_Google.",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = ()
+    exclude: Annotated[tuple[str, ...], option("CLASS ...", "none")] = ()
+    """Classes to leave out, such as BACKGROUND_Google."""
 
     def run(self, console: Console) -> None:
-        from kedge.data.open import (
-            is_embedded,
-            is_packed_file,
-            open_images,
-        )
+        from kedge.data.open import is_embedded, is_packed_file, open_images
         from kedge.data.pack import pack_images
         from kedge.data.parallel_decode import infer_spec
         from kedge.data.readers import read_index
-        from kedge.utils import progress
 
         path = Path(self.data)
         if is_packed_file(path) or is_embedded(self.data):
@@ -114,13 +96,10 @@ class Pack:
         remarks = _about(out).get("remarks", [])
         for remark in map(str, remarks) if isinstance(remarks, list) else ():
             print(f"kedge: {printable(remark, one_line=True)}.", file=sys.stderr)
-        size = out.stat().st_size
-        say(
-            console,
-            f"{out}: {len(table):,} images of {len(table.classes):,} classes, "
-            f"{table.n_channels}×{table.image_size}×{table.image_size}, {format_bytes(size)}"
-            + (", packed earlier" if existed else ""),
-        )
+        size, side = format_bytes(out.stat().st_size), table.image_size
+        counts = f"{len(table):,} images of {len(table.classes):,} classes"
+        earlier = ", packed earlier" if existed else ""
+        say(console, f"{out}: {counts}, {table.n_channels}×{side}×{side}, {size}{earlier}")
 
 
 def _stem(path: Path) -> str:
@@ -131,19 +110,15 @@ def _stem(path: Path) -> str:
     return path.stem[:-4] if path.stem.lower().endswith(".tar") else path.stem
 
 
-def _excluded(found: ImageIndex, given: tuple[str, ...]) -> ImageIndex:
+def _excluded(index: ImageIndex, given: tuple[str, ...]) -> ImageIndex:
     from kedge.utils.text import normalize_name
 
-    names = [normalize_name(name) for name in given]
-    unknown = [name for name in names if name not in found.classes]
-    if unknown:
-        raise KedgeError(f"--exclude: {found.path} has no class '{unknown[0]}'.")
-    if not names:
-        return found
-    kept = set(found.classes) - set(names)
-    if not kept:
-        raise KedgeError(f"--exclude: these are all classes of {found.path}; leave some to pack.")
-    return found.select_classes(kept)
+    names = {normalize_name(name) for name in given}
+    if unknown := sorted(names - set(index.classes)):
+        raise KedgeError(f"--exclude: {index.path} has no class '{unknown[0]}'.")
+    if names >= set(index.classes):
+        raise KedgeError(f"--exclude: these are all classes of {index.path}; leave some to pack.")
+    return index.select_classes(set(index.classes) - names) if names else index
 
 
 def _about(path: Path) -> dict[str, object]:
@@ -167,26 +142,32 @@ def _inspection(data: str, everything: bool) -> Inspection:
 
 
 def _show(console: Console, found: Inspection) -> None:
-    say(console, f"{found.path}: {found.form}")
-    rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    rows.add_row("  classes", f"{found.n_classes:,}")
-    rows.add_row("  images", f"{found.n_images:,}")
-    rows.add_row("  per class", escape(printable(_per_class(found), one_line=True)))
-    rows.add_row("  size", _sizes(found))
-    rows.add_row("  split", escape(_split(found)))
     spec, colour = found.spec, "grey" if found.spec.n_channels == 1 else "colour"
     packed = f"{spec.image_size} px, {colour}{', inverted' if spec.inverted else ''}"
-    rows.add_row("  as packed", f"{packed}: {format_bytes(found.n_bytes)}")
-    console.print(rows)
-    seen = (
-        "all images were examined"
-        if found.n_seen >= found.n_images
-        else f"{found.n_seen:,} of the images were examined; --all examines each"
+    parts = (
+        f"{part.name} {part.n_images:,} images of {pluralize(part.n_classes, 'class', 'classes')}"
+        for part in found.parts
     )
-    if not found.remarks:
-        say(console, f"  No problems found ({seen}).")
-        return
-    say(console, f"  Problems and remarks ({seen}):")
+    lines = {
+        "classes": f"{found.n_classes:,}",
+        "images": f"{found.n_images:,}",
+        "per class": _per_class(found),
+        "size": _sizes(found),
+        "split": ", ".join(parts) or "none",
+        "as packed": f"{packed}: {format_bytes(found.n_bytes)}",
+    }
+    say(console, f"{found.path}: {found.form}")
+    rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for title, text in lines.items():
+        rows.add_row(f"  {title}", escape(printable(text, one_line=True)))
+    console.print(rows)
+    seen = f"{found.n_seen:,} of the images were examined; --all examines each"
+    if found.n_seen >= found.n_images:
+        seen = "all images were examined"
+    say(
+        console,
+        f"  Problems and remarks ({seen}):" if found.remarks else f"  No problems found ({seen}).",
+    )
     for remark in found.remarks:
         say(console, f"  - {printable(remark, one_line=True)}.")
 
@@ -194,30 +175,17 @@ def _show(console: Console, found: Inspection) -> None:
 def _per_class(found: Inspection) -> str:
     if found.least == found.most:
         return f"{found.least:,} each"
+    least, most = f"{found.least:,} ({found.smallest_class})", f"{found.most:,}"
     median = f"{found.median:,.1f}".removesuffix(".0")
-    return (
-        f"least {found.least:,} ({found.smallest_class}), median {median}, "
-        f"most {found.most:,} ({found.largest_class})"
-    )
+    return f"least {least}, median {median}, most {most} ({found.largest_class})"
 
 
 def _sizes(found: Inspection) -> str:
-    if len(found.sizes) == 1:
-        return f"{next(iter(found.sizes))} px"
     if not found.sizes:
         return "none could be read"
-    sides = [tuple(map(int, size.split("×"))) for size in found.sizes]
-    low, high = (f"{pick(w for w, _ in sides)}×{pick(h for _, h in sides)}" for pick in (min, max))
-    return (
-        f"from {low} to {high} px, {len(found.sizes)} sizes, most often {next(iter(found.sizes))}"
-    )
-
-
-def _split(found: Inspection) -> str:
-    if not found.parts:
-        return "none"
-    return ", ".join(
-        f"{part.name} {part.n_images:,} images of {part.n_classes:,} "
-        f"{'class' if part.n_classes == 1 else 'classes'}"
-        for part in found.parts
-    )
+    most_often, n = next(iter(found.sizes)), len(found.sizes)
+    if n == 1:
+        return f"{most_often} px"
+    widths, heights = zip(*(map(int, size.split("×")) for size in found.sizes), strict=True)
+    low, high = (f"{pick(widths)}×{pick(heights)}" for pick in (min, max))
+    return f"from {low} to {high} px, {n} sizes, most often {most_often}"

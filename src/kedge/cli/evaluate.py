@@ -9,8 +9,9 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import Data, EpisodeArguments, ModelFile, say
+from kedge.cli.arguments import Data, EpisodeArguments, ModelFile, option, say
 from kedge.errors import KedgeError
+from kedge.utils import progress
 from kedge.utils.config_io import option_name
 from kedge.utils.text import pluralize
 
@@ -33,36 +34,29 @@ class Evaluate:
         FlagCreatePairsOff[bool],
         arg(
             help="Measure the share of images that get the right name among all classes that the "
-            "model has learned, without examples. Classes that it has not learned are left out.",
+            "model has learned, without examples. Classes that it has not learned are left out."
         ),
     ] = False
     episode: EpisodeArguments = field(default_factory=EpisodeArguments)
-    n_episodes: Annotated[
-        int | None,
-        arg(
-            metavar="INT",
-            help="Number of episodes; the interval shrinks with its square root.",
-            help_behavior_hint=f"(default: {N_EPISODES})",
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        arg(
-            metavar="INT",
-            help="Which episodes are drawn; they are the same for every model.",
-            help_behavior_hint=f"(default: {SEED})",
-        ),
-    ] = None
+    n_episodes: Annotated[int | None, option("INT", f"{N_EPISODES}")] = None
+    """Number of episodes; the interval shrinks with its square root."""
+    seed: Annotated[int | None, option("INT", f"{SEED}")] = None
+    """Which episodes are drawn; they are the same for every model."""
 
     def run(self, console: Console) -> None:
         from kedge import api
         from kedge.config import format_count
         from kedge.episodes.train_val_split import select_test_part, select_test_pool
         from kedge.models.model import Model
-        from kedge.utils import progress
 
-        if self.known:
-            self._reject_episode_options()
+        shape_options = asdict(self.episode)
+        options = {**shape_options, "n_episodes": self.n_episodes, "seed": self.seed}
+        given = [option_name(name) for name, value in options.items() if value is not None]
+        if self.known and given:
+            raise KedgeError(
+                f"{', '.join(given)}: with --known every image is named once and no episode is "
+                "drawn; leave one or the other out."
+            )
         model = Model.load(self.model)
         with progress.display():
             table = select_test_part(model.open(self.data))
@@ -72,7 +66,7 @@ class Evaluate:
                 known=self.known,
                 n_episodes=N_EPISODES if self.n_episodes is None else self.n_episodes,
                 seed=SEED if self.seed is None else self.seed,
-                **asdict(self.episode),
+                **shape_options,
             )
         n_known = len(set(table.classes) & set(model.classes))
         if self.known:
@@ -91,17 +85,5 @@ class Evaluate:
         say(console, result)
         if n_known:
             which = "1 of these classes was" if n_known == 1 else f"{n_known} of these classes were"
-            print(
-                f"kedge: {which} trained on; if the same images were, the accuracy is too high.",
-                file=sys.stderr,
-            )
-
-    def _reject_episode_options(self) -> None:
-        """With --known no episode is drawn: options of episodes would be ignored."""
-        values = {**asdict(self.episode), "n_episodes": self.n_episodes, "seed": self.seed}
-        given = [option_name(name) for name, value in values.items() if value is not None]
-        if given:
-            raise KedgeError(
-                f"{', '.join(given)}: with --known every image is named once and no episode is "
-                "drawn; leave one or the other out."
-            )
+            warning = f"{which} trained on; if the same images were, the accuracy is too high."
+            print(f"kedge: {warning}", file=sys.stderr)

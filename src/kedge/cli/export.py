@@ -9,13 +9,9 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import (
-    ModelFile,
-    Support,
-    check_choice,
-    say,
-)
+from kedge.cli.arguments import ModelFile, Support, check_choice, say
 from kedge.errors import KedgeError
+from kedge.utils import progress
 
 
 @dataclass(frozen=True)
@@ -29,32 +25,20 @@ class Export:
     """
 
     model: Positional[ModelFile]
-    out: Annotated[
-        Path,
-        arg(
-            metavar="FILE.onnx",
-            help="File to write; an existing one is never overwritten.",
-        ),
-    ]
-    support: Annotated[Support, arg(help_behavior_hint="(default: none, the backbone alone)")] = (
-        None
-    )
-    include_known: Annotated[
-        FlagCreatePairsOff[bool],
-        arg(help="Classify all classes that the model has learned, without examples of them."),
-    ] = False
+    out: Annotated[Path, arg(metavar="FILE.onnx")]
+    """File to write; an existing one is never overwritten."""
+    support: Annotated[Support, arg(help_behavior_hint="(default: the backbone alone)")] = None
+    include_known: FlagCreatePairsOff[bool] = False
+    """Classify all classes that the model has learned, without examples of them."""
 
     def run(self, console: Console) -> None:
         from kedge.models.classifier import Classifier
         from kedge.models.export import check_installed, export_onnx
         from kedge.models.model import Model
-        from kedge.utils import progress
 
         check_installed()
         if self.out.exists():
-            raise KedgeError(
-                f"{self.out}: already exists and is not overwritten; choose another --out."
-            )
+            raise KedgeError(f"{self.out}: already exists; choose another --out.")
         model = Model.load(self.model)
         exported: Model | Classifier = model
         with progress.display():
@@ -62,11 +46,9 @@ class Export:
                 exported = model.classifier(self.support, known=self.include_known)
                 check_choice(exported, self.support or self.model)
             export_onnx(exported, self.out)
-        output = (
-            f"{model.config.n_features} features"
-            if isinstance(exported, Model)
-            else f"probabilities of {len(exported.classes)} classes"
-        )
+        output = f"{model.config.n_features} features"
+        if isinstance(exported, Classifier):
+            output = f"probabilities of {len(exported.classes)} classes"
         side = model.config.image_size
         inputs = f"uint8 pixels, n × {model.config.n_channels} × {side} × {side}"
         say(console, f"{self.out}: {inputs}, to {output}")

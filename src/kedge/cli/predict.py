@@ -17,13 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import (
-    ModelFile,
-    Support,
-    as_json,
-    check_choice,
-)
+from kedge.cli.arguments import ModelFile, Support, as_json, check_choice
 from kedge.errors import KedgeError
+from kedge.utils import progress
 from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
@@ -58,7 +54,7 @@ class Predict:
         FlagCreatePairsOff[bool],
         arg(
             help="With --support: also choose among the classes that the model has learned. The "
-            "examples of a class that it knows are pooled with its stored mean.",
+            "examples of a class that it knows are pooled with its stored mean."
         ),
     ] = False
     top: int = 1
@@ -68,7 +64,6 @@ class Predict:
 
     def run(self, console: Console) -> None:
         from kedge.models.model import Model
-        from kedge.utils import progress
 
         if self.top < 1:
             raise KedgeError(f"--top is {self.top}: it must be at least 1.")
@@ -87,13 +82,14 @@ def _files(given: Sequence[str]) -> list[str]:
     """The paths of all given images. A missing one is reported with those that cannot be read."""
     from kedge.data.decode import looks_like_image
     from kedge.data.files.file_tree import FolderTree, unsupported_image_types
-    from kedge.utils import progress
 
     files: list[str] = []
     for argument in given:
         found = [argument]
         if argument == "-":
-            found = _from_standard_input()
+            content = sys.stdin.buffer.read()
+            lines = content.split(b"\0") if b"\0" in content else content.splitlines()
+            found = [os.fsdecode(line) for line in lines if line.strip()]
         elif not os.path.lexists(argument) and glob.has_magic(argument):
             found = sorted(glob.glob(argument, recursive=True))
             if not found:
@@ -112,12 +108,6 @@ def _files(given: Sequence[str]) -> list[str]:
     return files
 
 
-def _from_standard_input() -> list[str]:
-    content = sys.stdin.buffer.read()
-    lines = content.split(b"\0") if b"\0" in content else content.splitlines()
-    return [os.fsdecode(line) for line in lines if line.strip()]
-
-
 def _predictions(
     classifier: Classifier, files: list[str], top: int, unreadable: dict[str, str]
 ) -> Iterator[tuple[str, Ranking]]:
@@ -125,7 +115,6 @@ def _predictions(
     from kedge.data.files.file_tree import FolderTree
     from kedge.data.index import FileImages
     from kedge.data.parallel_decode import decode_chunks, n_chunks
-    from kedge.utils import progress
 
     images = FileImages(FolderTree(Path(), tuple(files)), files)
     with progress.task("naming images", len(files)) as tick:
@@ -139,18 +128,13 @@ def _predictions(
 
 def _report_unreadable(unreadable: dict[str, str], n: int) -> None:
     """Print a sentence for each file, and end the command with an error if there are any."""
-    sentences = [
-        f"{file}: cannot be read as an image ({reason})"
-        if os.path.lexists(file)
-        else f"{file}: no such file"
-        for file, reason in unreadable.items()
-    ]
-    if len(sentences) == 1:
-        raise KedgeError(f"{sentences[0]}.")
-    for sentence in sentences:
-        print(f"kedge: {printable(sentence, one_line=True)}.", file=sys.stderr)
-    if sentences:
-        raise KedgeError(f"{len(sentences)} of {n} images could not be read.")
+    for file, reason in unreadable.items():
+        why = f"cannot be read as an image ({reason})" if os.path.lexists(file) else "no such file"
+        if len(unreadable) == 1:
+            raise KedgeError(f"{file}: {why}.")
+        print(f"kedge: {printable(file, one_line=True)}: {why}.", file=sys.stderr)
+    if unreadable:
+        raise KedgeError(f"{len(unreadable)} of {n} images could not be read.")
 
 
 def _as_table(console: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
+from kedge.cli.arguments import option
 from kedge.errors import KedgeError
 
 
@@ -21,14 +22,8 @@ class Recipes:
     protocols, which say which classes play which role; 'kedge bench' runs them by name, too.
     """
 
-    recipe: Annotated[
-        Positional[str | None],
-        arg(
-            metavar="[NAME]",
-            help="Name of a recipe, such as drawings-mini-pn.",
-            help_behavior_hint="(default: list them)",
-        ),
-    ] = None
+    recipe: Annotated[Positional[str | None], option("[NAME]", "list them")] = None
+    """Name of a recipe, such as drawings-mini-pn."""
 
     def run(self, console: Console) -> None:
         from kedge.benchmarks import PROTOCOLS

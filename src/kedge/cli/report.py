@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from kedge.cli.arguments import say
 from kedge.errors import KedgeError
+from kedge.utils import progress
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class Report:
     ]
 
     def run(self, console: Console) -> None:
-        from kedge.cli.run_recipe import finished, report_again
-        from kedge.utils import progress
+        from kedge.cli.run_recipe import load_finished
+        from kedge.report import terminal_tables, write_record_set
 
         if not self.runs:
             raise KedgeError("RUN: name at least one folder that 'kedge bench' has written.")
-        for found, folder in [finished(path) for path in self.runs]:  # read all before writing any
+        for record_set, folder in list(map(load_finished, self.runs)):  # all, before any is written
             with progress.display():
-                shown, page = report_again(found, folder)
-            console.print(shown)
+                page = write_record_set(record_set, folder)
+            console.print(terminal_tables(record_set))
             say(console, f"Report: {page}")

@@ -10,19 +10,12 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
-from rich.console import RenderableType
-
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.experiments.experiment import Experiment, check_experiment
 from kedge.experiments.recipes import Recipe
 from kedge.experiments.records import Record, RecordSet
 from kedge.experiments.runner import run_experiment
-from kedge.report import (
-    is_report,
-    terminal_tables,
-    write_record_set,
-    write_report,
-)
+from kedge.report import is_report, write_record_set
 from kedge.utils import progress
 
 RESULT = ("record.json", "recipe.json")
@@ -59,46 +52,27 @@ def _check_folder(folder: Path, inner: list[Path], experiments: Iterable[Experim
                 f"{folder}: is inside {data}, so its figures would be read as images; choose "
                 "another folder with --out."
             )
-    for path in (folder / name for name in (*REPORT, *RESULT)):
+    _refuse_existing(folder, (*REPORT, *RESULT), "this recipe; choose another folder with --out")
+
+
+def _refuse_existing(folder: Path, names: Iterable[str], whose: str) -> None:
+    for path in (folder / name for name in names):
         if path.exists():
-            raise KedgeError(
-                f"{path}: already exists, not from this recipe, and is not overwritten; choose "
-                "another folder with --out."
-            )
+            raise KedgeError(f"{path}: already exists, perhaps not from {whose}.")
 
 
-def finished(path: Path) -> tuple[RecordSet | Record, Path]:
-    """The records in a folder or a record.json, and the folder for their report."""
+def load_finished(path: Path) -> tuple[RecordSet, Path]:
+    """The records in a folder or a record's file, and the folder for their report.
+
+    The report of a file that is not named record.json goes to a folder named after the file.
+    """
     if (path / "recipe.json").exists():
         return RecordSet.load(path), path
     file = path / "record.json" if path.is_dir() else path
-    return Record.load(file), _folder_of_report(file)
-
-
-def report_again(found: RecordSet | Record, folder: Path) -> tuple[RenderableType, Path]:
-    """Write the report of finished records again."""
-    if isinstance(found, RecordSet):
-        return terminal_tables(found), write_record_set(found, folder)
-    return terminal_tables(found), write_report(found, folder)
-
-
-def _folder_of_report(file: Path) -> Path:
-    """The folder for a record's report: its own folder for record.json, else one named after it.
-
-    Raises if that folder has other files.
-    """
-    if file.name == "record.json":
-        return file.parent
-    own = file.with_suffix("")
-    if own == file:
-        raise KedgeError(
-            f"{file}: needs a suffix, since its report goes to a folder named without it; rename "
-            f"it to {file.name}.json."
-        )
-    for name in RESULT if is_report(own / "report.html") else (*REPORT, *RESULT):
-        if (own / name).exists():
-            raise KedgeError(
-                f"{own / name}: already exists, perhaps not from {file}, and is not overwritten; "
-                f"move it away, or rename {file.name}."
-            )
-    return own
+    record, folder = Record.load(file), file.parent
+    if file.name != "record.json":
+        folder = file.with_suffix("")
+        require(folder != file, f"{file}: needs a suffix; rename it to {file.name}.json.")
+        names = RESULT if is_report(folder / "report.html") else (*REPORT, *RESULT)
+        _refuse_existing(folder, names, f"{file}; move it away, or rename {file.name}")
+    return RecordSet(record.name, record.name, None, {"": record}), folder

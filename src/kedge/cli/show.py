@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional
 
-from kedge.cli.arguments import (
-    ModelFile,
-    as_json,
-    say,
-)
+from kedge.cli.arguments import ModelFile, as_json, say
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes, pluralize
 
@@ -30,9 +26,8 @@ class Show:
     """Describe a model: its rounds, the classes it knows, its network and its settings."""
 
     model: Positional[ModelFile]
-    all: Annotated[FlagCreatePairsOff[bool], arg(help="List every class, not a few of them.")] = (
-        False
-    )
+    all: FlagCreatePairsOff[bool] = False
+    """List every class, not a few of them."""
     format: Literal["table", "json"] = "table"
     """For people, or one JSON object for programs, which lists every class."""
 
@@ -79,11 +74,11 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     side, colour = image["image_size"], "colour" if image["colour"] else "grey"
     square = "cropped to the centre square" if image["fit"] == "crop" else "stretched to a square"
     inverted = ", inverted" if image["inverted"] else ""
-    name = backbone["backbone"]
+    name, size = backbone["backbone"], format_bytes(about["bytes"])
     width = "" if name == "custom" else f" of width {backbone['width']}"
+    written = about["written"][:16].replace("T", " ")
     lines = {
-        "file": f"{about['file']}, {format_bytes(about['bytes'])}, "
-        f"written {_day(about['written'])}",
+        "file": f"{about['file']}, {size}, written {written}",
         "images": f"{side}×{side} px, {colour}; others are {square}{inverted}",
         "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
         "head": f"{head['head']}, temperature {head['temperature']:g}",
@@ -94,57 +89,50 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
         say(console, f"{title:8} {text}")
     for entry in about["lineage"]:
         say(console, f"round {entry['round']:<2} {_round(entry)}")
-        say(console, f"{'':8} {_settings(entry)}")
+        say(console, f"{'':8} {_settings(entry['config'])}")
     trained = {name for entry in about["lineage"] for name in entry["classes"]}
-    _classes(console, about["classes"], trained, everything)
+    _show_classes(console, about["classes"], trained, everything)
 
 
 def _round(entry: dict[str, Any]) -> str:
-    source = printable(entry["source"], one_line=True)
     return (
         f"{entry['method']}: {pluralize(len(entry['classes']), 'class', 'classes')}, "
         f"{entry['images']:,} {'image' if entry['images'] == 1 else 'images'} of "
-        f"{source}; validation accuracy {entry['val_accuracy']:.1f}% in epoch {entry['best_epoch']}"
+        f"{printable(entry['source'], one_line=True)}; validation accuracy "
+        f"{entry['val_accuracy']:.1f}% in epoch {entry['best_epoch']}"
     )
 
 
-def _settings(entry: dict[str, Any]) -> str:
+def _settings(config: dict[str, Any]) -> str:
     """The settings of a round, as far as the file has them: it may be of another version."""
-    config = entry["config"]
-    episode, schedule = config.get("episode", {}), config.get("schedule", {})
-    parts = (
-        (episode.get("n_way"), "{}-way", "{}-way"),
-        (episode.get("n_shot"), "{}-shot", "{}-shot"),
-        (episode.get("n_query"), "{} query", "{} queries"),
-        (schedule.get("epochs"), "{} epoch", "{} epochs"),
-        (schedule.get("episodes"), "{} episode each", "{} episodes each"),
-        (schedule.get("lr"), "learning rate {}", "learning rate {}"),
-        (config.get("seed"), "seed {}", "seed {}"),
-    )
-    return ", ".join(
-        (one if value == 1 else several).format(_count(value))
-        for value, one, several in parts
-        if value is not None
-    )
+    values = {**config.get("episode", {}), **config.get("schedule", {}), **config}
+    texts = {  # of one, and of several
+        "n_way": ("{}-way", "{}-way"),
+        "n_shot": ("{}-shot", "{}-shot"),
+        "n_query": ("{} query", "{} queries"),
+        "epochs": ("{} epoch", "{} epochs"),
+        "episodes": ("{} episode each", "{} episodes each"),
+        "lr": ("learning rate {}", "learning rate {}"),
+        "seed": ("seed {}", "seed {}"),
+    }
+    parts = []
+    for name, (one, several) in texts.items():
+        if (value := values.get(name)) is not None:
+            count = "–".join(map(str, value)) if isinstance(value, list | tuple) else value
+            parts.append((one if value == 1 else several).format(count))
+    return ", ".join(parts)
 
 
-def _count(value: Any) -> str:
-    return "–".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _classes(console: Console, classes: list[str], trained: set[str], everything: bool) -> None:
+def _show_classes(
+    console: Console, classes: list[str], trained: set[str], everything: bool
+) -> None:
+    names = [printable(name, one_line=True) for name in classes]
     if everything:
-        for name in classes:
-            say(console, printable(name, one_line=True))
+        for name in names:
+            say(console, name)
         return
-    listed = ", ".join(printable(name, one_line=True) for name in classes[:N_LISTED])
-    more = (
-        f", … (--all lists the other {len(classes) - N_LISTED})" if len(classes) > N_LISTED else ""
-    )
+    more = f", … (--all lists the other {len(names) - N_LISTED})" if names[N_LISTED:] else ""
     rest = sum(name not in trained for name in classes)
     note = f" ({rest} by their anchors alone, too few images to train on)" if rest else ""
-    say(console, f"{pluralize(len(classes), 'class', 'classes')} known{note}: {listed}{more}")
-
-
-def _day(written: str) -> str:
-    return written[:16].replace("T", " ")
+    count, listed = pluralize(len(names), "class", "classes"), ", ".join(names[:N_LISTED])
+    say(console, f"{count} known{note}: {listed}{more}")

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import ImageSize, say
+from kedge.cli.arguments import ImageSize, option, say
 from kedge.cli.bench import SMALL
 from kedge.config import BackboneConfig, EpisodeShape
 from kedge.errors import KedgeError
+from kedge.utils import progress
 
 
 @dataclass(frozen=True)
@@ -26,27 +27,15 @@ class Speed:
     than a minute. For the paper's network: --image-size 84 --backbone resnet12 --width 64.
     """
 
-    data: Annotated[
-        Positional[str],
-        arg(
-            metavar="[DATA]",
-            help="Images in any form that 'kedge data inspect' knows, or a packed image file.",
-        ),
-    ] = "drawings"
+    data: Annotated[Positional[str], arg(metavar="[DATA]")] = "drawings"
+    """Images in any form that 'kedge data inspect' knows, or a packed image file."""
     image_size: ImageSize = None
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     backbone: BackboneConfig = SMALL
     seconds: float = 10.0
     """Time for each measurement."""
-    out: Annotated[
-        Path | None,
-        arg(
-            metavar="FILE",
-            help="Also write the record to this file, as JSON; an existing one is never "
-            "overwritten.",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None
+    out: Annotated[Path | None, option("FILE", "none")] = None
+    """Also write the record to this file, as JSON; an existing one is never overwritten."""
     format: Literal["table", "json"] = "table"
     """A table for people, or the record as JSON."""
 
@@ -56,7 +45,6 @@ class Speed:
         from kedge.data.open import open_images
         from kedge.training.speed import measure
         from kedge.training.step import load_compiler_in_background
-        from kedge.utils import progress
         from kedge.utils.atomic_io import write_atomically
 
         with progress.display():

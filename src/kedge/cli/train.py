@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
-from kedge.cli.arguments import Data, NewModelFile, TrainArguments, Validation
-from kedge.cli.model_output import check_save_memory, checkpoint_path, finish, lock, save_memory
+from kedge.cli.arguments import Data, NewModelFile, TrainArguments, Validation, option
+from kedge.utils import progress
 
 
 @dataclass(frozen=True)
@@ -28,26 +27,24 @@ class Train:
     val: Validation = None
     save_memory: Annotated[
         str | None,
-        arg(
-            metavar="METHOD",
-            help="Also save what this method will need for updates, in MODEL.memory beside the "
-            "model: 'EIML exemplars=30' keeps images, EWC the Fisher information of each weight. "
-            "IDA needs nothing but the model.",
-            help_behavior_hint="(default: nothing)",
+        option(
+            "METHOD",
+            "nothing",
+            "Also save what this method will need for updates, in MODEL.memory beside the model: "
+            "'EIML exemplars=30' keeps images, EWC the Fisher information of each weight. IDA "
+            "needs nothing but the model.",
         ),
     ] = None
     training: TrainArguments = field(default_factory=TrainArguments)
 
     def run(self, console: Console) -> None:
         from kedge import api
-        from kedge.utils import progress
+        from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
 
         check_save_memory(self.save_memory)
-        with progress.display(), lock(self.out):
-            checkpoint = checkpoint_path(self.out)
-            options = dataclasses.asdict(self.training)
+        with progress.display(), lock_output(self.out) as checkpoint:
+            options = asdict(self.training)
             model = api.train(self.data, val=self.val, checkpoint=checkpoint, **options)
             if self.save_memory is not None:
-                seed = self.training.seed
-                save_memory(model, self.data, self.save_memory, None, seed, self.out)
+                save_memory(model, self.data, self.save_memory, None, options["seed"], self.out)
             finish(console, model, self.out, checkpoint)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, ModelFile, NewModelFile, RoundArguments, Validation
-from kedge.cli.model_output import (
-    check_memory,
-    check_save_memory,
-    checkpoint_path,
-    finish,
-    load_memory,
-    lock,
-    memory_path,
-    method_name,
-    save_memory,
-)
+from kedge.cli.arguments import Data, ModelFile, NewModelFile, RoundArguments, Validation, option
+from kedge.utils import progress
 
 
 @dataclass(frozen=True)
@@ -42,16 +31,16 @@ class Update:
             help="What stays aligned with the old model: IDA (the softmax over the anchors), DFA "
             "(every feature), EIML (tasks of kept images), EWC (the weights) or FT (nothing). "
             "Options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC need MODEL.memory, which "
-            "'kedge train --save-memory' and 'kedge update' write.",
+            "'kedge train --save-memory' and 'kedge update' write."
         ),
     ] = "IDA"
     save_memory: Annotated[
         str | None,
-        arg(
-            metavar="METHOD",
-            help="Save what this method will need for later updates, in MODEL.memory beside the "
-            "new model, together with what was saved beside the old one.",
-            help_behavior_hint="(default: what --method needs)",
+        option(
+            "METHOD",
+            "what --method needs",
+            "Save what this method will need for later updates, in MODEL.memory beside the new "
+            "model, together with what was saved beside the old one.",
         ),
     ] = None
     val: Validation = None
@@ -59,33 +48,30 @@ class Update:
 
     def run(self, console: Console) -> None:
         from kedge import api
+        from kedge.cli import model_output
+        from kedge.methods.registry import parse_method
         from kedge.models.model import Model
-        from kedge.utils import progress
 
-        check_save_memory(self.save_memory)
+        model_output.check_save_memory(self.save_memory)
         model = Model.load(self.model)
-        save_for = self.save_memory or self.method
-        with progress.display(), lock(self.out):
-            checkpoint = checkpoint_path(self.out)
-            owner, kept = load_memory(self.model, model)
+        save_for, options = self.save_memory or self.method, asdict(self.training)
+        with progress.display(), model_output.lock_output(self.out) as checkpoint:
+            owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
-                kept if method_name(each) == owner else {} for each in (self.method, save_for)
+                kept if model_output.method_name(each) == owner else {}
+                for each in (self.method, save_for)
             )
-            if before and not memory:  # otherwise `api.update` checks it
-                check_memory(owner, kept, model)
-            updated = api.update(
-                model,
-                self.data,
-                method=self.method,
-                val=self.val,
-                checkpoint=checkpoint,
-                memory=memory,
-                **dataclasses.asdict(self.training),
+            saving = parse_method(save_for).alignment
+            if before and not memory and saving is not None:  # else `api.update` checks it
+                saving.check_memory(before, model)
+            inputs = {"val": self.val, "checkpoint": checkpoint, "memory": memory}
+            updated = api.update(model, self.data, method=self.method, **inputs, **options)
+            model_output.save_memory(
+                updated, self.data, save_for, before, options["seed"], self.out
             )
-            save_memory(updated, self.data, save_for, before, self.training.seed, self.out)
             if owner and not before:
                 progress.note(
-                    f"{memory_path(self.model)}: the memory of {owner} is not carried over to the "
-                    f"new model; '--save-memory {owner}' would do that"
+                    f"{model_output.memory_path(self.model)}: the memory of {owner} is not carried "
+                    f"over to the new model; '--save-memory {owner}' would do that"
                 )
-            finish(console, updated, self.out, checkpoint)
+            model_output.finish(console, updated, self.out, checkpoint)

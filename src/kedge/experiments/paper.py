@@ -7,6 +7,7 @@ contradict other cells, the text or arithmetic name their faults.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,21 +17,18 @@ from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from kedge.errors import KedgeError
 
 POOLS = {
     "old": "old",
     "new": "new",
     "unseen": "unseen",
-    "unseen_old_domain": "unseen,\nold domain",
-    "unseen_new_domain": "unseen,\nnew domain",
-    "unseen_both": "unseen,\nboth domains",
+    "unseen_old_domain": "unseen, old domain",
+    "unseen_new_domain": "unseen, new domain",
+    "unseen_both": "unseen, both domains",
 }
-MARKS = "†‡§¶‖#"
+MARKS = "†‡§¶‖#"  # of faults
+RANGE = "range"  # the row of a sweep that is computed from the rows above it
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Row:
     @property
     def competes(self) -> bool:
         """Whether it can be best: NU does not learn, and PAR sees everything."""
-        return self.label not in ("NU", "PAR", "range")
+        return self.label not in ("NU", "PAR", RANGE)
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,16 @@ class PaperTable:
         return tuple(dict.fromkeys(row.dataset for row in self.rows if row.dataset))
 
     @property
-    def faults(self) -> tuple[str, ...]:
-        """Ids of the faults of all cells, in reading order."""
-        return tuple(dict.fromkeys(f for _, _, cell in self.walk() for f in cell.faults))
+    def faults(self) -> dict[str, str]:
+        """Ids of the faults of all cells in reading order, with the mark of each."""
+        found = dict.fromkeys(fault for _, _, cell in self.walk() for fault in cell.faults)
+        marks = (mark * n for n in itertools.count(1) for mark in MARKS)
+        return dict(zip(found, marks, strict=False))
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether rows are training shapes instead of methods."""
+        return self.rows[-1].label == RANGE
 
     def walk(self) -> Iterator[tuple[Row, Column, Cell]]:
         for row in self.rows:
@@ -145,82 +150,15 @@ def setting() -> SimpleNamespace:
 
 def table(name: str) -> PaperTable:
     """A table by its id, or by the number that it has in the paper."""
-    known = tables()
-    wanted = name.strip().lower()
+    known, wanted = tables(), name.strip().lower()
     for candidate in known.values():
         if wanted in (candidate.id, str(candidate.number)):
             return candidate
     # The start of a name is more likely than a misspelling.
     close = [each for each in known if wanted and each.startswith(wanted)]
-    close = close or get_close_matches(wanted, known, n=3, cutoff=0.6)
+    close = close or get_close_matches(wanted, known)
     hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}."
     raise KedgeError(f"The paper has no table named {name!r}: {hint}")
-
-
-def render(table: PaperTable) -> Table:
-    """The table for a terminal: best values bold, faults marked and explained below."""
-    marks = {fault: _mark(i) for i, fault in enumerate(table.faults)}
-    out = Table(
-        title=Text(f"Table {table.number} ({table.place}), {table.id}\n{table.caption}"),
-        title_style="",
-        title_justify="left",
-        caption=_footnotes(table, marks),
-        caption_style="",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
-    out.add_column("trained at" if table.rows[-1].label == "range" else "method", no_wrap=True)
-    for column in table.columns:
-        # May wrap: in a narrow terminal the interval goes below its mean.
-        out.add_column(_heading(column))
-    before: Row | None = None
-    for row in table.rows:
-        if before is not None and (row.competes, row.dataset) != (before.competes, before.dataset):
-            out.add_section()
-        if len(table.datasets) > 1 and (before is None or before.dataset != row.dataset):
-            out.add_row(Text(str(row.dataset), style="italic"))
-        out.add_row(row.label, *(_entry(table, row, column, marks) for column in table.columns))
-        before = row
-    return out
-
-
-def overview() -> Table:
-    """A list of all tables."""
-    out = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("table", "name", "in the paper", "what it shows", "faults"):
-        out.add_column(name, no_wrap=name != "what it shows")
-    for each in tables().values():
-        count = str(len(each.faults)) if each.faults else "-"
-        out.add_row(str(each.number), each.id, each.place, each.caption, count)
-    return out
-
-
-def _mark(i: int) -> str:
-    return MARKS[i % len(MARKS)] * (i // len(MARKS) + 1)
-
-
-def _heading(column: Column) -> str:
-    if column.by_ways:
-        return f"{column.group}\n{column.n_way}-way"
-    count = "" if column.n_classes is None else f" ({column.n_classes})"
-    return f"{column.group}\n{POOLS[column.pool]}{count}"
-
-
-def _entry(table: PaperTable, row: Row, column: Column, marks: dict[str, str]) -> Text:
-    cell = row.cells[table.columns.index(column)]
-    text = Text().append(str(cell), style="bold" if table.is_best(row, column) else "")
-    return text.append("".join(m for f, m in marks.items() if f in cell.faults), style="yellow")
-
-
-def _footnotes(table: PaperTable, marks: dict[str, str]) -> Text:
-    known = faults()
-    lines = [f"{mark} {known[fault].sentence}" for fault, mark in marks.items()]
-    best = "training shape" if table.rows[-1].label == "range" else "incremental method"
-    lines.append(f"Bold: the best {best} of each column, computed and not as printed.")
-    lines += [table.note] if table.note else []
-    return Text("\n".join(lines))
 
 
 @cache

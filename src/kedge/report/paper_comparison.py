@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from kedge.experiments import paper
-from kedge.experiments.paper import PaperTable
+from kedge.experiments.paper import RANGE, PaperTable
 from kedge.experiments.records import Record, RecordSet
 from kedge.report import captions, queries
 from kedge.report.cells import score_cell
@@ -19,7 +19,6 @@ from kedge.report.queries import Measurement
 from kedge.report.table import Cell, Column, Row, Section, Table
 
 ROUNDS = {"round I": 1, "round II": 2}  # groups of columns that are rounds of one part
-RANGE = "range"  # the row of a sweep that is computed from the rows above it
 DIGITS = 2  # as in the paper
 PAPER_NAMES = {"resnet12 of width 64": "ResNet-12", "conv4 of width 64": "Conv-4"}
 
@@ -29,8 +28,6 @@ Counterparts = dict[tuple[paper.Row, paper.Column], Measurement]
 def paper_comparison_table(record_set: RecordSet, table: PaperTable) -> Table:
     """Each row of the paper's table twice: our values, and below them the paper's."""
     ours, substitutes = counterparts(record_set, table), _substitutes(record_set, table)
-    symbols = (symbol * n for n in itertools.count(1) for symbol in paper.MARKS)
-    marks = dict(zip(table.faults, symbols, strict=False))
     sections = []
     for (dataset, _), group in itertools.groupby(table.rows, lambda r: (r.dataset, r.competes)):
         rows = []
@@ -38,7 +35,9 @@ def paper_comparison_table(record_set: RecordSet, table: PaperTable) -> Table:
             rows.append(
                 Row(row.label, tuple(_our_cell(ours, table, row, c) for c in table.columns))
             )
-            paper_cells = (_paper_cell(table, row, column, marks) for column in table.columns)
+            paper_cells = (
+                _paper_cell(table, row, column, not column.by_ways) for column in table.columns
+            )
             rows.append(Row("paper", tuple(paper_cells), muted=True))
         title = f"{dataset}; ours: {substitutes[dataset]}" if dataset in substitutes else dataset
         sections.append(Section(tuple(rows), str(title) if len(table.datasets) > 1 else ""))
@@ -49,12 +48,38 @@ def paper_comparison_table(record_set: RecordSet, table: PaperTable) -> Table:
     return Table(
         key="paper",
         title=f"Comparison with table {table.number} of the paper",
-        stub="trained at" if _is_sweep(table) else "method",
+        stub="trained at" if table.is_sweep else "method",
         columns=tuple(_column(ours, column) for column in table.columns),
         sections=tuple(sections),
         caption=_caption(ours, table),
-        notes=tuple((mark, paper.faults()[fault].sentence) for fault, mark in marks.items()),
+        notes=_fault_notes(table),
     )
+
+
+def paper_table(table: PaperTable) -> Table:
+    """The paper's table alone; its best values are computed, since some bold marks are wrong."""
+    sections = []
+    for (dataset, _), group in itertools.groupby(table.rows, lambda r: (r.dataset, r.competes)):
+        rows = tuple(
+            Row(row.label, tuple(_paper_cell(table, row, c, True) for c in table.columns))
+            for row in group
+        )
+        sections.append(Section(rows, str(dataset) if len(table.datasets) > 1 else ""))
+    best = "training shape" if table.is_sweep else "incremental method"
+    caption = f"Bold: the best {best} of each column, computed and not as printed."
+    return Table(
+        key="paper",
+        title=f"Table {table.number} ({table.place}), {table.id}: {table.caption}",
+        stub="trained at" if table.is_sweep else "method",
+        columns=tuple(_column({}, column) for column in table.columns),
+        sections=tuple(sections),
+        caption=f"{caption} {table.note or ''}".strip(),
+        notes=_fault_notes(table),
+    )
+
+
+def _fault_notes(table: PaperTable) -> tuple[tuple[str, str], ...]:
+    return tuple((mark, paper.faults()[id].sentence) for id, mark in table.faults.items())
 
 
 def counterparts(record_set: RecordSet, table: PaperTable) -> Counterparts:
@@ -124,15 +149,11 @@ def agreement(
 def order_sentence(ours: Counterparts, table: PaperTable) -> str:
     """How many pairs of methods are in the paper's order, as a sentence."""
     same, clear = agreement(ours, table, table.columns)
-    what = "training shapes" if _is_sweep(table) else "methods"
+    what = "training shapes" if table.is_sweep else "methods"
     return (
         f"{same} of the {counted(clear, 'pairs')} of {what} that differ clearly in ours are in the "
         f"order of the paper’s table {table.number} (its doubtful cells do not count)."
     )
-
-
-def _is_sweep(table: PaperTable) -> bool:
-    return table.rows[-1].label == RANGE
 
 
 def _our_cell(ours: Counterparts, table: PaperTable, row: paper.Row, column: paper.Column) -> Cell:
@@ -149,25 +170,23 @@ def _our_cell(ours: Counterparts, table: PaperTable, row: paper.Row, column: pap
     return score_cell(measurement.score, strong=strong, digits=DIGITS)
 
 
-def _paper_cell(
-    table: PaperTable, row: paper.Row, column: paper.Column, marks: dict[str, str]
-) -> Cell:
+def _paper_cell(table: PaperTable, row: paper.Row, column: paper.Column, bold: bool) -> Cell:
     cell = row.cells[table.columns.index(column)]
     value, _, margin = str(cell).partition(" ±")
-    best = table.is_best(row, column) and not column.by_ways
-    return Cell(value, margin, best, note="".join(marks[f] for f in marks if f in cell.faults))
+    marks = "".join(mark for fault, mark in table.faults.items() if fault in cell.faults)
+    return Cell(value, margin, bold and table.is_best(row, column), note=marks)
 
 
 def _column(ours: Counterparts, column: paper.Column) -> Column:
     if column.by_ways:
         return Column(f"{column.n_way}-way", column.group)
     sizes = {measurement.pool.n_classes for (_, c), measurement in ours.items() if c == column}
-    note = ""
+    note = "" if ours or column.n_classes is None else counted(column.n_classes, "classes")
     if len(sizes) == 1 and column.n_classes is not None:
         size = sizes.pop()
         same = size == column.n_classes
         note = counted(size, "classes") if same else f"{size} / {column.n_classes} classes"
-    kind, _, part = paper.POOLS[column.pool].partition(",\n")  # "unseen", "old domain"
+    kind, _, part = paper.POOLS[column.pool].partition(", ")  # "unseen", "old domain"
     if part:
         return Column(part, f"{column.group}, {kind}", note)
     return Column(kind, column.group, note)
@@ -182,7 +201,7 @@ def _caption(ours: Counterparts, table: PaperTable) -> str:
         sentences.append("Numbers of classes: ours / the paper’s.")
     sentences += _differing_settings(records, table) if records else []
     sentences.append(f"Same order: {order_sentence(ours, table)}")
-    if not _is_sweep(table):
+    if not table.is_sweep:
         sentences.append("Bold: best incremental method, computed for the paper’s values too.")
     return " ".join([*sentences, *([table.note] if table.note else [])])
 
