@@ -10,7 +10,6 @@ import pytest
 
 from kedge.config import (
     BackboneConfig,
-    Count,
     DataSummary,
     EpisodeOptions,
     EpisodeShape,
@@ -24,17 +23,6 @@ from kedge.config import (
 from kedge.errors import KedgeError
 from kedge.experiments.experiment import Experiment
 from kedge.utils.config_io import from_dict, to_dict
-
-
-@pytest.mark.parametrize(
-    ("ways", "shots", "text"),
-    [(5, 1, "5-way 1-shot"), ((5, 10), (1, 5), "5–10-way 1–5-shot"), ((4, 4), 2, "4-way 2-shot")],
-)
-def test_counts_are_numbers_or_ranges(ways: Count, shots: Count, text: str) -> None:
-    shape = EpisodeShape(ways, shots)
-    assert shape.ways == (ways if isinstance(ways, tuple) else (ways, ways))
-    assert shape.shots == (shots if isinstance(shots, tuple) else (shots, shots))
-    assert str(shape) == text
 
 
 @pytest.mark.parametrize(

@@ -238,10 +238,6 @@ def test_characters_that_the_output_lacks_are_escaped(odd: Path, kedge: Kedge) -
         assert "json" not in command or json.loads(printed)
 
 
-def test_one_is_counted_as_one(odd: Path, cli: Cli) -> None:
-    assert "1-shot, 1 query, 1 epoch, 2 episodes each" in cli("show", "odd.kedge", cwd=odd).out
-
-
 # ── pipes, full disks and signals, which need real processes ─────────────────────────────────
 
 

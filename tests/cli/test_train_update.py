@@ -72,53 +72,31 @@ def test_file_that_another_process_writes_is_refused(
     assert names(tmp_path) == {"base.kedge"}
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux")
-def test_folder_that_takes_no_file_is_refused(cli: Cli, first: Path) -> None:
-    assert "/proc: " in cli("train", first, "--out", "/proc/next.kedge", *SHORT).sentence
-
-
 LARGE_IMAGES = """
-import signal, tempfile, time
+import signal, tempfile, kedge.data.open
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts its background jobs
-from pathlib import Path
-import kedge.data.open as o, kedge.data.parallel_decode as d
 tempfile.tempdir = {temporary!r}
-o.IN_MEMORY_BYTES = 0
-"""
-SLOW_DECODING = """
-fast = d.decode_each
-def slow(*args):
-    Path({begun!r}).touch()
-    time.sleep(30)
-    return fast(*args)
-d.decode_each = slow
-assert d.map_batches  # else a renamed function would not be replaced
-d.map_batches = lambda work, batches: map(work, batches)
+kedge.data.open.IN_MEMORY_BYTES = 0
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["packing", "training"])
 def test_sigterm_leaves_no_temporary_file(
-    ready: Ready, first: Path, tmp_path: Path, signal_when: Callable[..., None], moment: str
+    ready: Ready, first: Path, tmp_path: Path, signal_when: Callable[..., None]
 ) -> None:
     """Images larger than memory are packed into a temporary file."""
-    temporary, begun = tmp_path / "temporary", tmp_path / "begun"
+    temporary, checkpoint = tmp_path / "temporary", tmp_path / "m.kedge.training"
     temporary.mkdir()
-    before = LARGE_IMAGES.format(temporary=str(temporary))
-    if moment == "packing":
-        before += SLOW_DECODING.format(begun=str(begun))
-    else:
-        begun = tmp_path / "m.kedge.training"
     words = ["kedge", "train", str(first), "--out", str(tmp_path / "m.kedge"), "--width", "4"]
     words += [*SHAPE, "--epochs", "1000", "--episodes", "20", "--val-episodes", "4"]
-    code = f"{before}import sys, kedge.cli; sys.argv = {words!r}; kedge.cli.main()"
-    signal_when(ready.start(code, tmp_path), begun, signal.SIGTERM)
+    code = f"import sys, kedge.cli; sys.argv = {words!r}; kedge.cli.main()"
+    code = LARGE_IMAGES.format(temporary=str(temporary)) + code
+    signal_when(ready.start(code, tmp_path), checkpoint, signal.SIGTERM)
     ended = ready.wait()
     assert ended.rc == 130
     assert ended.err.endswith("kedge: stopped; the same command continues from here.\n")
     assert list(temporary.iterdir()) == []
-    assert names(tmp_path) == {"temporary", begun.name}
+    assert names(tmp_path) == {"temporary", checkpoint.name}
 
 
 # ── methods with a memory ────────────────────────────────────────────────────────────────────

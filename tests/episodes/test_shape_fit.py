@@ -16,7 +16,6 @@ FREE = EpisodeOptions()
 def fitted(counts: list[int], options: EpisodeOptions = FREE) -> tuple[object, int, int]:
     """Shots, queries, and the number of classes that have enough images for them."""
     fit = fit_shape([np.array(counts)], options)
-    assert fit is not None
     assert all(counts[i] >= fit.images_per_class for i in fit.usable[0])
     return fit.n_shot, fit.n_query, len(fit.usable[0])
 
@@ -49,7 +48,6 @@ def test_given_shots_or_queries_are_kept() -> None:
 
 def test_two_pools_must_both_have_enough() -> None:
     fit = fit_shape([np.array([40] * 5), np.array([6] * 4 + [1])], FREE)
-    assert fit is not None
     assert [len(usable) for usable in fit.usable] == [5, 4]
     assert fit.images_per_class == 6
 

@@ -174,7 +174,6 @@ def test_each_purpose_uses_its_own_part(notes: list[str]) -> None:
     table = images([10] * 9)
     split = with_parts(table, "train", "val", "test")
     train, val = select_train_part(split)
-    assert val is not None
     assert (train.classes, val.classes) == (table.classes[0::3], table.classes[1::3])
     assert select_test_part(split).classes == table.classes[2::3]
     assert [("train" in note, "val" in note, "test" in note) for note in notes] == [
@@ -192,7 +191,6 @@ def test_the_test_part_never_validates(notes: list[str]) -> None:
     table = images([10] * 6)
     for parts, n in ((("train", "val", "test"), 20), (("train", "more", "test"), 40)):
         chosen = open_validation(with_parts(table, *parts), table)
-        assert chosen is not None
         assert len(chosen) == n
     assert len(notes) == 2
     with pytest.raises(KedgeError, match=r"1×20×20.*1×16×16"):
@@ -220,18 +218,3 @@ def test_test_episodes_are_the_default_ones_where_possible(
     assert found == EpisodeShape(*shape)
     assert len(reasons) == n_reasons
     assert len(pool) == sum(n for n in counts if n > 1)
-
-
-@pytest.mark.parametrize(
-    ("counts", "options", "word"),
-    [
-        ([1, 1], {}, "needs 2"),
-        ([20, 1, 1], {}, "1 of the 3 classes"),
-        ([10], {}, "1 class"),
-        ([20, 20, 2, 1, 1], {"n_way": 5}, "--n-way"),
-        ([12, 12], {"n_way": 2, "n_shot": 9, "n_query": 4}, "needs 13"),
-    ],
-)
-def test_too_few_images_to_test(counts: list[int], options: dict[str, int], word: str) -> None:
-    with pytest.raises(KedgeError, match=word):
-        select_test_pool(images(counts), EpisodeOptions(**options))

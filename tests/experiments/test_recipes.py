@@ -16,7 +16,7 @@ import torch
 import kedge
 from kedge.benchmarks import PROTOCOLS, get_protocol
 from kedge.benchmarks.class_lists import load_class_lists
-from kedge.config import SHORT, EpisodeShape, Schedule
+from kedge.config import Schedule
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.experiments import paper
@@ -143,25 +143,6 @@ def test_recipes_have_the_classes_and_images_that_they_need() -> None:
         check_experiment(each)
 
 
-@pytest.mark.usefixtures("imagenet")
-def test_omniglot_recipe_has_smaller_episodes() -> None:
-    """A class has 20 images, of which 10 are held out: too few for 15 queries."""
-    (experiment,) = experiments(included("omniglot")).values()
-    assert experiment.episode == EpisodeShape(n_way=5, n_shot=5, n_query=5)
-    assert experiment.schedule == SHORT
-    check_experiment(replace(experiment, methods=("EIML exemplars=10",)))
-    with pytest.raises(KedgeError, match="20"):
-        check_experiment(Experiment("omniglot", data="images"))
-
-
-def test_recipe_with_the_name_of_a_protocol_uses_that_protocol() -> None:
-    assert set(NAMES) & set(PROTOCOLS) == ALSO_PROTOCOLS
-    for name in ALSO_PROTOCOLS:
-        assert [each.protocol for each in experiments(load_recipe(name)).values()] == [name]
-    for name in set(PROTOCOLS) - ALSO_PROTOCOLS:
-        assert load_recipe(name).base() == Experiment(name)
-
-
 def test_files_are_in_the_package() -> None:
     source = Path(kedge.__file__).parent
     pyproject = source.parents[1] / "pyproject.toml"
@@ -207,20 +188,6 @@ def test_methods_parts_and_classes_are_those_of_the_table(name: str) -> None:
         pools = benchmark.test_pools(2 if column.group == "round II" else 1)
         sizes = {pool.name: len(pool.classes) for pool in pools}
         assert sizes[column.pool] == column.n_classes, column.key
-
-
-def test_comparison_has_a_part_for_each_dataset_and_group() -> None:
-    table = TABLES["eiml-vs-ida"]
-    groups = {column.group: column.n_shot for column in table.columns}
-    real, twin = map(experiments, both("eiml-vs-ida"))
-    assert list(real) == [f"{data} {group}" for data in table.datasets for group in groups]
-    for (part, ours), (twin_part, its_twin) in zip(real.items(), twin.items(), strict=True):
-        data, group = part.rsplit(" ", 1)
-        assert (ours.protocol, its_twin.protocol) == DATASETS[data]
-        assert twin_part == f"{its_twin.protocol} {group}"
-        for each in (ours, its_twin):
-            assert each.methods == tuple(row.label for row in table.rows if row.dataset == data)
-            assert each.episode.n_shot == groups[group]
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -319,13 +286,6 @@ def test_options_that_every_part_sets_cannot_be_overridden(write: Write) -> None
         base = recipe.base()
         with pytest.raises(KedgeError, match=rf"^--n-shot: .*{place}"):
             recipe.experiments(replace(base, episode=replace(base.episode, n_shot=3)))
-
-
-def test_copied_recipe_is_the_same_recipe(write: Write) -> None:
-    for name in ("drawings-mini-pn", "drawings-any-shape"):
-        assert experiments(load_recipe(write(text(name)))) == experiments(load_recipe(name))
-    recipe = load_recipe("drawings-two-rounds")
-    assert recipe.experiments(recipe.base()) == {"": recipe.base()}
 
 
 @pytest.mark.parametrize(

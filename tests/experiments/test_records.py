@@ -16,7 +16,6 @@ from kedge.experiments.records import (
     PairedDifference,
     PoolInfo,
     Record,
-    RecordSet,
     Run,
     average,
     load_run,
@@ -121,24 +120,3 @@ def test_missing_and_damaged_runs_are_named(tmp_path: Path) -> None:
 
 
 # ── record sets ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_record_set_is_read_back_as_it_was(tmp_path: Path) -> None:
-    records = RecordSet("own", "Two parts.", "mini-pn", {"1 shot": RECORD, "(1–2) shots": RECORD})
-    for part in records.parts:
-        RECORD.save(tmp_path / records.folder_of(part) / "record.json")
-    records.save_index(tmp_path)
-    assert RecordSet.load(tmp_path) == records
-    assert RecordSet.folder_of("") == "."
-    with pytest.raises(KedgeError, match="folders"):
-        RecordSet.folders_of("own", ["1 shot", "1-shot"])
-    index = json.loads((tmp_path / "recipe.json").read_text(encoding="utf-8"))
-    outside = {**index, "parts": {"x": "../.."}}
-    for content in ("", "[]", '{"format": 1}', json.dumps(outside)):
-        (tmp_path / "recipe.json").write_text(content, encoding="utf-8")
-        with pytest.raises(KedgeError, match=r"recipe\.json: "):
-            RecordSet.load(tmp_path)
-    records.save_index(tmp_path)
-    (tmp_path / "1-shot" / "record.json").unlink()
-    with pytest.raises(KedgeError, match=r"1-shot/record\.json: "):
-        RecordSet.load(tmp_path)

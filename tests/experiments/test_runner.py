@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import signal
@@ -102,15 +101,6 @@ def test_pairs_are_differences_episode_by_episode(done: Path) -> None:
     assert any(pair.difference.mean != 0 for pair in record.pairs)
 
 
-def test_same_experiment_twice_gives_the_same_bits(done: Path, tmp_path: Path) -> None:
-    again = run_experiment(tiny(methods=("IDA",)), tmp_path / "again")
-    once = numbers(done / "record.json")
-    assert numbers(again)["runs"] == [run for run in once["runs"] if run["method"] == "IDA"]
-    for file in ("base/model.kedge", "IDA/round-1/model.kedge", "IDA/round-1/episodes.safetensors"):
-        one, two = done / "seed-0" / file, tmp_path / "again" / "seed-0" / file
-        assert one.read_bytes() == two.read_bytes()
-
-
 # ── extended and repeated ────────────────────────────────────────────────────────────────────
 
 
@@ -141,27 +131,6 @@ def test_seeds_that_are_added_later_have_other_classes(copy: Path) -> None:
     assert record.splits["0"]["rounds"] != record.splits["1"]["rounds"]
     one, two = (run.scores for run in record.select("FT", 1))
     assert one != two
-
-
-def test_progress_counts_what_is_trained(
-    monkeypatch: pytest.MonkeyPatch, copy: Path, tmp_path: Path
-) -> None:
-    bars: list[list[int]] = []
-
-    @contextlib.contextmanager
-    def task(description: str, total: int) -> Any:
-        bar = [total, 0]
-        bars.append(bar)
-
-        def tick(n: int) -> None:
-            bar[1] += n
-
-        yield tick
-
-    monkeypatch.setattr("kedge.utils.progress.task", task)
-    run_experiment(tiny(methods=("NU", "FT")), tmp_path / "fresh")
-    run_experiment(tiny(), copy)
-    assert bars == [[12, 12], [0, 0]]  # the base round and FT; nothing
 
 
 # ── refused ──────────────────────────────────────────────────────────────────────────────────
@@ -221,12 +190,6 @@ def test_damaged_file_is_named(copy: Path, file: str, content: str) -> None:
     with pytest.raises(KedgeError, match=Path(file).name) as caught:
         run_experiment(tiny(), copy)
     assert "\n" not in str(caught.value)
-
-
-def test_damaged_record_is_made_again(copy: Path, done: Path) -> None:
-    (copy / "record.json").write_text("")
-    run_experiment(tiny(), copy)
-    assert numbers(copy / "record.json") == numbers(done / "record.json")
 
 
 # ── classes that change their roles ──────────────────────────────────────────────────────────
