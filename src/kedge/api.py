@@ -40,7 +40,6 @@ from kedge.episodes.train_val_split import (
 )
 from kedge.errors import require
 from kedge.evaluation import accuracy
-from kedge.evaluation.naming import naming_accuracy
 from kedge.evaluation.results import Score
 from kedge.methods.base import Memory
 from kedge.methods.registry import ALIGNMENTS, Method, parse_method
@@ -224,7 +223,7 @@ def evaluate(
     table = select_test_part(model.open(images))
     on_device = model.to(default_device())
     if known:
-        return naming_accuracy(on_device, table)
+        return accuracy.naming_accuracy(on_device, table)
     pool, shape, reasons = select_test_pool(table, settings)
     _tell(table, reasons)
     spec = accuracy.EvalSpec("test", pool, shape)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kedge.errors import KedgeError
-from kedge.methods.divergence import DIVERGENCES, check_divergence, divergence, temperature_ratio
+from kedge.methods.divergence import DIVERGENCES, check_divergence, divergence
 from kedge.models.heads import PrototypeHead
 
 N, K = 5, 4  # images, classes
@@ -40,6 +40,7 @@ def squared(p: list[float], q: list[float]) -> float:
     return sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(p, q, strict=True))
 
 
+HEAD = PrototypeHead(3, 2.0)
 DEFINITIONS: dict[str, Callable[[list[float], list[float]], float]] = {
     "kl": kl,
     "reverse": lambda old, new: kl(new, old),
@@ -55,7 +56,7 @@ def test_mean_of_the_definition(name: str, ratio: float) -> None:
         DEFINITIONS[name](softmax((ratio * old).tolist()), softmax((ratio * new).tolist()))
         for old, new in zip(OLD, NEW, strict=True)
     ]
-    value = divergence(name, OLD, NEW, ratio)
+    value = divergence(name, OLD, NEW, HEAD, HEAD.temperature / ratio)
     assert value.shape == ()
     assert value.item() == pytest.approx(sum(each) / N, rel=1e-10)
 
@@ -63,7 +64,7 @@ def test_mean_of_the_definition(name: str, ratio: float) -> None:
 @pytest.mark.parametrize("name", DIVERGENCES)
 def test_zero_and_flat_for_equal_distributions(name: str) -> None:
     new = (OLD + normal(N, 1, seed=2)).requires_grad_()  # a shift that softmax ignores
-    value = divergence(name, OLD, new)
+    value = divergence(name, OLD, new, HEAD, None)
     (gradient,) = torch.autograd.grad(value, new)
     assert value.item() == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-12)
@@ -73,20 +74,12 @@ def test_zero_and_flat_for_equal_distributions(name: str) -> None:
 def test_finite_for_certain_predictions(name: str) -> None:
     """In float32 most of these probabilities are exactly 0."""
     old, new = 1000 * torch.eye(3), (1000 * torch.eye(3).roll(1, 0)).requires_grad_()
-    value = divergence(name, old, new)
+    value = divergence(name, old, new, HEAD, None)
     (gradient,) = torch.autograd.grad(value, new)
     assert value.isfinite()
     assert gradient.isfinite().all()
     if name == "js":
         assert value.item() == pytest.approx(math.log(2))  # its maximum
-
-
-def test_temperature_ratio() -> None:
-    head = PrototypeHead(3, 2.0)
-    assert temperature_ratio(head, None) == 1
-    z, c = normal(N, 3, seed=3), normal(K, 3, seed=4)
-    expected = PrototypeHead(3, 0.5).logits(z, c)
-    torch.testing.assert_close(temperature_ratio(head, 0.5) * head.logits(z, c), expected)
 
 
 @pytest.mark.usefixtures("unchecked")

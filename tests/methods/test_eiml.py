@@ -283,9 +283,9 @@ def test_forged_memory_is_an_error(how: str) -> None:
 
 def test_exemplars_of_another_size_are_an_error() -> None:
     other = {**memory_of(4, 3, 5), "images": torch.zeros(12, 3, 16, 16, dtype=torch.uint8)}
-    with pytest.raises(KedgeError, match="size"):
+    with pytest.raises(KedgeError, match="damaged"):
         EIML.remember(MODEL, OLD, other, 0)
-    with pytest.raises(KedgeError, match="size"):
+    with pytest.raises(KedgeError, match="damaged"):
         EIML.check_memory(other, MODEL)
 
 

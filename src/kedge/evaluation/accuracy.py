@@ -1,4 +1,4 @@
-"""Accuracy over many episodes.
+"""Accuracy over many episodes, and of naming images among all learned classes.
 
 Each image is embedded once; episodes are then batched operations on features. Episodes depend on a
 key only, so that all methods are tested on the same ones and can be compared episode by episode.
@@ -15,13 +15,17 @@ from torch import Tensor
 
 from kedge.config import EpisodeShape
 from kedge.data.pools import Pool
+from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
+from kedge.errors import require
+from kedge.evaluation.results import Score
 from kedge.models.heads import Head
 from kedge.models.model import Model
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
 
 CHUNK_NUMEL = 16_000_000  # numbers in the features of one batch of episodes
+LOGITS_BATCH = 1000  # images: with thousands of classes each has thousands of logits
 
 
 @torch.no_grad()
@@ -76,3 +80,20 @@ def evaluate(
         own = features[index[spec.pool.rows].to(features.device)]
         accuracies[spec.name] = episode_accuracies(model.head, own, plan)
     return accuracies
+
+
+def naming_accuracy(model: Model, table: ImageTable) -> Score:
+    """Share of the images in % that get the right name; classes that are not known are left out."""
+    index = {name: i for i, name in enumerate(model.classes)}
+    names = [name for name in table.classes if name in index]
+    require(
+        bool(names),
+        f"{table.source}: the model knows none of these {len(table.classes)} classes, such as "
+        f"'{table.classes[0]}'; 'kedge show' lists those that it knows.",
+    )
+    pool = Pool.all("test", table, names)
+    targets = torch.tensor([index[name] for name in names]).repeat_interleave(pool.counts)
+    representatives = model.classifier().representatives
+    features = torch.cat(model.class_features(pool)).split(LOGITS_BATCH)
+    predicted = [model.head.logits(z, representatives).argmax(1).cpu() for z in features]
+    return Score.of_correct(torch.cat(predicted) == targets)

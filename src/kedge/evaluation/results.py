@@ -41,11 +41,6 @@ class Score:
         return f"{self.mean:.2f} ± {self.ci:.2f}"
 
 
-def paired_difference(a: Float64[Tensor, " n"], b: Float64[Tensor, " n"]) -> Score:
-    """a − b over the same episodes; their common difficulty cancels, so the interval is narrow."""
-    return Score.of(a - b)
-
-
 @dataclass(frozen=True)
 class Epoch:
     """One point of a training curve: accuracy in %, losses in nats."""

@@ -29,7 +29,7 @@ from kedge.config import TrainConfig
 from kedge.errors import KedgeError
 from kedge.evaluation.accuracy import evaluate
 from kedge.evaluation.anchor_drift import anchor_drift, true_anchors
-from kedge.evaluation.results import AnchorMove, Score, paired_difference
+from kedge.evaluation.results import AnchorMove, Score
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.jobs import Job
 from kedge.experiments.records import PairedDifference, PoolInfo, Run, load_run
@@ -120,7 +120,7 @@ class SeedRun:
                 _, values[method.label] = load_tensors(path, "list of accuracies", advice)
             for a, b in itertools.combinations(values, 2):
                 for pool in values[a]:
-                    difference = paired_difference(values[a][pool], values[b][pool])
+                    difference = Score.of(values[a][pool] - values[b][pool])
                     found.append(PairedDifference(self.seed, round, pool, a, b, difference))
         return found
 

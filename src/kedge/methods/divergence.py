@@ -34,15 +34,17 @@ DIVERGENCES: dict[str, Callable[[LogP, LogP], Float[Tensor, ""]]] = {
 }
 
 
-def divergence(name: str, old: LogP, new: LogP, temperature_ratio: float = 1.0) -> Tensor:
-    """Mean divergence over n images, from logits, which are first multiplied by the ratio."""
-    log_p, log_q = (F.log_softmax(temperature_ratio * logits, -1) for logits in (old, new))
+def divergence(
+    name: str,
+    old: Float[Tensor, "n k"],
+    new: Float[Tensor, "n k"],
+    head: Head,
+    temperature: float | None,
+) -> Float[Tensor, ""]:
+    """Mean divergence over n images, from the head's logits brought to another temperature."""
+    ratio = 1.0 if temperature is None else head.temperature / temperature
+    log_p, log_q = (F.log_softmax(ratio * logits, -1) for logits in (old, new))
     return DIVERGENCES[name](log_p, log_q)
-
-
-def temperature_ratio(head: Head, temperature: float | None) -> float:
-    """The factor that brings a head's logits to another temperature; None keeps the head's own."""
-    return 1.0 if temperature is None else head.temperature / temperature
 
 
 def check_divergence(method: str, divergence: str, temperature: float | None) -> None:

@@ -24,14 +24,14 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.errors import require
 from kedge.methods.base import Alignment, AlignmentInputs, Memory
-from kedge.methods.divergence import check_divergence, divergence, temperature_ratio
+from kedge.methods.divergence import check_divergence, divergence
 from kedge.models.model import Model
 from kedge.utils.progress import note
 from kedge.utils.seeding import generator
 from kedge.utils.strict_json import parse_json
 
 MAX_NAME_BYTES = 1 << 23  # of all class names: with more, a model could not be saved either
-DAMAGED = "the memory beside the model is damaged."
+DAMAGED = "EIML: the stored exemplars do not fit this model; the memory beside it is damaged."
 
 
 @final
@@ -46,11 +46,10 @@ class ExemplarIncrementalMetaLearning(Alignment):
 
     def __post_init__(self) -> None:
         check_divergence("EIML", self.divergence, self.temperature)
-        number = isinstance(self.exemplars, int) and not isinstance(self.exemplars, bool)
-        valid = number and 2 <= self.exemplars <= 10_000
+        valid = isinstance(self.exemplars, int) and 2 <= self.exemplars <= 10_000
         require(valid, "EIML: exemplars must be a number from 2 to 10000.")
-        known = self.choice in ("random", "nearest")
-        require(known, "EIML: choice must be 'random' or 'nearest'.")
+        valid = self.choice in ("random", "nearest")
+        require(valid, "EIML: choice must be 'random' or 'nearest'.")
 
     def check(self, shape: EpisodeShape) -> None:
         n_shot = shape.shots[1]
@@ -64,7 +63,6 @@ class ExemplarIncrementalMetaLearning(Alignment):
         require(inputs.rehearsal is not None, "EIML needs old tasks, and there are none.")
         assert inputs.rehearsal is not None
         head, n_shot = inputs.head, inputs.rehearsal.n_shot
-        ratio = temperature_ratio(head, self.temperature)
 
         def fit_and_classify(episode: Tensor) -> tuple[Tensor, Tensor]:
             """Representatives of an old task, and the logits of its queries."""
@@ -76,8 +74,11 @@ class ExemplarIncrementalMetaLearning(Alignment):
             old = head.logits(inputs.old, c_old)
         _, new_queries = fit_and_classify(inputs.rehearsal.new)
         new = head.logits(inputs.new, c_old)
-        on_old_task = divergence(self.divergence, old_queries, new_queries, ratio)
-        return on_old_task + divergence(self.divergence, old, new, ratio)
+        pairs = ((old_queries, new_queries), (old, new))
+        on_old_task, on_new_images = (
+            divergence(self.divergence, *pair, head, self.temperature) for pair in pairs
+        )
+        return on_old_task + on_new_images
 
     def rehearsal_pool(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape]:
         require(
@@ -85,8 +86,8 @@ class ExemplarIncrementalMetaLearning(Alignment):
             "EIML needs images of earlier classes, which were not saved with this model. Train it "
             "again with --save-memory EIML, or use IDA.",
         )
-        pool = Exemplars.from_memory(memory).pool()
-        n_classes, smallest, n_shot = len(pool.classes), int(pool.counts.min()), shape.shots[1]
+        images, counts, _ = _exemplars(memory)
+        n_classes, smallest, n_shot = len(counts), int(counts.min()), shape.shots[1]
         require(n_classes >= 2, "EIML needs exemplars of at least 2 classes for an old task.")
         # A class with fewer exemplars than the option says had no more images.
         remedy = "store more exemplars or lower" if smallest >= self.exemplars else "lower"
@@ -97,32 +98,35 @@ class ExemplarIncrementalMetaLearning(Alignment):
         )
         least, most = (min(n, n_classes) for n in shape.ways)
         n_way = most if isinstance(shape.n_way, int) else (least, most)
+        labels = torch.arange(n_classes).repeat_interleave(counts)
+        names = tuple(f"kept {i}" for i in range(n_classes))
+        pool = Pool.all("exemplars", ImageTable(images, labels, names, "EIML's exemplars"))
         return pool, EpisodeShape(n_way, shape.n_shot, min(shape.n_query, smallest - n_shot))
 
     def check_memory(self, memory: Memory, model: Model) -> None:
-        stored, side = Exemplars.from_memory(memory), model.config.image_size
-        stored.check_size((model.config.n_channels, side, side))
-        if (n := len(stored.counts)) < (known := len(model.classes)):
+        images, counts, _ = _exemplars(memory)
+        config = model.config
+        require(images.shape[1:] == (config.n_channels, *2 * (config.image_size,)), DAMAGED)
+        if (n := len(counts)) < (known := len(model.classes)):
             note(f"EIML: there are exemplars of {n} of the {known} classes that the model knows")
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
         """Exemplars of all classes. Those of a class that is delivered again are replaced."""
         chosen = self._choose(model, pool, seed)
-        images = pool.table.take(torch.cat(chosen))
-        counts = [len(rows) for rows in chosen]
+        new = pool.table.take(torch.cat(chosen))
         names: list[str | None] = [*pool.classes]
+        parts = [*new.split([len(rows) for rows in chosen])]
         if "images" in before:
-            old = Exemplars.from_memory(before)
-            old.check_size(tuple(images.shape[1:]))
-            kept = [i for i, name in enumerate(old.names) if name not in set(pool.classes)]
-            parts = old.images.split(old.counts)
-            images = torch.cat([*(parts[i] for i in kept), images])
-            counts = [*(old.counts[i] for i in kept), *counts]
-            names = [*(old.names[i] for i in kept), *names]
+            images, counts, old_names = _exemplars(before)
+            require(images.shape[1:] == new.shape[1:], DAMAGED)
+            kept = [i for i, name in enumerate(old_names) if name not in set(pool.classes)]
+            old_parts = images.split(counts.tolist())
+            names = [*(old_names[i] for i in kept), *names]
+            parts = [*(old_parts[i] for i in kept), *parts]
         encoded_names = json.dumps(names, ensure_ascii=False).encode()
         return {
-            "images": images.contiguous(),
-            "counts": torch.tensor(counts, dtype=torch.int64),
+            "images": torch.cat(parts).contiguous(),
+            "counts": torch.tensor([len(part) for part in parts]),
             "names": torch.tensor(list(encoded_names), dtype=torch.uint8),  # tensors only
         }
 
@@ -143,51 +147,28 @@ class ExemplarIncrementalMetaLearning(Alignment):
         return [rows[order[: self.exemplars]].sort().values for rows, order in pairs]
 
 
-@dataclass(frozen=True)
-class Exemplars:
-    """The content of a memory: stored images, class after class."""
+def _exemplars(
+    memory: Memory,
+) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " k"], list[str | None]]:
+    """Stored images, class after class; how many of each class; and the names of the classes, None
+    if an early version wrote them.
 
-    images: UInt8[Tensor, "n c h w"]
-    counts: list[int]
-    names: list[str | None]  # None: written by an early version, which did not store names
-
-    @classmethod
-    def from_memory(cls, memory: Memory) -> Exemplars:
-        """Validated, since a file may hold anything and wrong counts could exhaust the memory."""
-        images, counts = (memory.get(key, torch.empty(0)).cpu() for key in ("images", "counts"))
-        require(
-            images.dtype == torch.uint8
-            and images.ndim == 4
-            and counts.dtype == torch.int64
-            and counts.ndim == 1
-            and 1 <= len(counts) <= len(images)
-            and bool(((counts >= 1) & (counts <= len(images))).all())
-            and int(counts.sum()) == len(images),
-            f"EIML: the numbers of exemplars do not match the stored images; {DAMAGED}",
-        )
-        return cls(images, counts.tolist(), _decode_names(memory, len(counts)))
-
-    def check_size(self, size: tuple[int, ...]) -> None:
-        fits = tuple(self.images.shape[1:]) == size
-        require(fits, f"EIML: the exemplars have a wrong image size; {DAMAGED}")
-
-    def pool(self) -> Pool:
-        """A pool of all exemplars; the names of its classes do not matter."""
-        labels = torch.arange(len(self.counts)).repeat_interleave(torch.tensor(self.counts))
-        names = tuple(f"kept {i}" for i in range(len(self.counts)))
-        return Pool.all("exemplars", ImageTable(self.images, labels, names, "EIML's exemplars"))
-
-
-def _decode_names(memory: Memory, n: int) -> list[str | None]:
+    Validated, since a file may hold anything and wrong counts could exhaust the memory.
+    """
+    images, counts = (memory.get(key, torch.empty(0)).cpu() for key in ("images", "counts"))
+    require(
+        (images.dtype, images.ndim, counts.dtype, counts.ndim) == (torch.uint8, 4, torch.int64, 1)
+        and 1 <= len(counts) <= len(images)
+        and bool(((counts >= 1) & (counts <= len(images))).all())
+        and int(counts.sum()) == len(images),
+        DAMAGED,
+    )
     if "names" not in memory:
-        return [None] * n
+        return images, counts, [None] * len(counts)
     encoded, names = memory["names"].cpu(), None
     if encoded.dtype == torch.uint8 and encoded.ndim == 1 and len(encoded) <= MAX_NAME_BYTES:
         with suppress(ValueError, RecursionError):
             names = parse_json(encoded.numpy().tobytes().decode())
-    valid = isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)
-    require(
-        valid and len(names or ()) == n,
-        f"EIML: the names of the classes do not match the exemplars; {DAMAGED}",
-    )
-    return list(names or ())
+    valid = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
+    require(valid and len(names or ()) == len(counts), DAMAGED)
+    return images, counts, list(names or ())

@@ -9,13 +9,12 @@ Progress & Compress, ICML 2018).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from kedge.config import EpisodeShape
@@ -29,8 +28,7 @@ from kedge.utils.distributed import all_reduce, shard
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
 
-DAMAGED = "EWC: the Fisher information does not fit this model; the memory beside it is damaged."
-FISHER_EPISODE = EpisodeShape(n_way=5, n_shot=5, n_query=15)
+N_WAY, N_SHOT, N_QUERY = 5, 5, 15  # of the episodes that measure the Fisher information
 
 
 @final
@@ -57,7 +55,6 @@ class ElasticWeightConsolidation(Alignment):
         )
 
     def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
-        require(_fits(inputs.memory, inputs.new_weights), DAMAGED)
         terms = [
             (inputs.memory[f"fisher.{name}"] * (new - inputs.old_weights[name]).square()).sum()
             for name, new in inputs.new_weights.items()
@@ -65,29 +62,25 @@ class ElasticWeightConsolidation(Alignment):
         return torch.stack(terms).sum() / 2
 
     def check_memory(self, memory: Memory, model: Model) -> None:
-        weights = model.weights()
-        require(_fits(memory, weights), DAMAGED)
-        fisher = [memory[f"fisher.{name}"] for name in weights]
-        require(all(bool(((f >= 0) & f.isfinite()).all()) for f in fisher), DAMAGED)
+        for name, weight in model.weights().items():
+            fisher = memory.get(f"fisher.{name}", torch.empty(0))
+            valid = (fisher.shape, fisher.dtype) == (weight.shape, weight.dtype)
+            require(
+                valid and bool(((fisher >= 0) & fisher.isfinite()).all()),
+                "EWC: the Fisher information does not fit this model; the memory beside it is "
+                "damaged.",
+            )
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        fisher = {f"fisher.{k}": v.cpu() for k, v in self._fisher(model, pool, seed).items()}
-        return {
-            key: value + self.decay * before[key].cpu() if key in before else value
-            for key, value in fisher.items()
-        }
-
-    def _fisher(self, model: Model, pool: Pool, seed: int) -> dict[str, Tensor]:
-        """For each weight θ_i, by name: the mean of (∂ log p(y)/∂θ_i)² over sampled labels y."""
+        """For each weight θ_i: the mean of (∂ log p(y)/∂θ_i)² over sampled labels y, plus that of
+        earlier rounds."""
         model = trainable_copy(model)  # the original keeps its modes and has no gradients
         model.embedding.eval()
         model.head.eval()
         weights = model.weights()
         # In half precision, the later terms of a sum would be rounded away.
         sums = {
-            name: torch.zeros(w.shape, dtype=torch.promote_types(w.dtype, torch.float32)).to(
-                w.device
-            )
+            name: w.new_zeros(w.shape, dtype=torch.promote_types(w.dtype, torch.float32))
             for name, w in weights.items()
         }
         n_labels = 0
@@ -101,19 +94,12 @@ class ElasticWeightConsolidation(Alignment):
                 n_labels += n
                 tick(1)
         n_total = all_reduce(torch.tensor(n_labels, device=model.device))
-        return {
-            name: (all_reduce(total) / n_total).to(weights[name].dtype)
-            for name, total in sums.items()
-        }
-
-
-def _fits(memory: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> bool:
-    """Whether the memory has the Fisher information of every weight, in its shape and dtype."""
-    fisher = {name: memory.get(f"fisher.{name}") for name in weights}
-    return all(
-        f is not None and (f.shape, f.dtype) == (weights[name].shape, weights[name].dtype)
-        for name, f in fisher.items()
-    )
+        memory = {}
+        for name, total in sums.items():
+            key, fisher = f"fisher.{name}", (all_reduce(total) / n_total).to(weights[name].dtype)
+            old = before[key].cpu() if key in before else None
+            memory[key] = fisher.cpu() if old is None else fisher.cpu() + self.decay * old
+        return memory
 
 
 @torch.enable_grad()
@@ -132,8 +118,11 @@ def _gradients(
     names = [pool.classes[c] for c in classes.tolist()]
     class_embeddings = model.anchors_of(names) if model.head.learns_class_embeddings else None
     logits, _ = model.head.episode_logits(episode, plan.n_shot[i], class_embeddings)
-    labels = _sample_labels(logits.detach(), rng)
-    log_likelihood = logits.log_softmax(-1).gather(1, labels[:, None]).sum()
+    # Sampled by inverting the cumulative sum of the softmax.
+    ends = logits.detach().double().softmax(-1).cumsum(-1)[:, :-1]
+    uniform = torch.from_numpy(rng.random((len(logits), 1))).to(logits.device)
+    labels = (ends <= uniform).sum(-1, keepdim=True)
+    log_likelihood = logits.log_softmax(-1).gather(1, labels).sum()
     weights = list(model.weights().values())
     gradients = torch.autograd.grad(
         log_likelihood, weights, allow_unused=True, materialize_grads=True
@@ -141,24 +130,13 @@ def _gradients(
     return gradients, len(labels)
 
 
-def _sample_labels(logits: Float[Tensor, "n k"], rng: np.random.Generator) -> Int64[Tensor, " n"]:
-    """One class for each image, sampled from its softmax by inverting the cumulative sum."""
-    ends = logits.double().softmax(-1).cumsum(-1)[:, :-1]
-    uniform = torch.from_numpy(rng.random((len(logits), 1))).to(logits.device)
-    return (ends <= uniform).sum(-1)
-
-
 def _episode_shape(pool: Pool) -> EpisodeShape:
     """The usual episode, reduced to what the pool has: at least half of each class are queries."""
-    smallest = int(pool.counts.min()) if len(pool.classes) else 0
+    n_classes, smallest = len(pool.classes), min(pool.counts.tolist(), default=0)
     require(
-        len(pool.classes) >= 2 and smallest >= 2,
+        n_classes >= 2 and smallest >= 2,
         f"EWC measures the Fisher information on the {pool.name} pool, which needs at least 2 "
-        f"classes of 2 images each; it has {len(pool.classes)}, the smallest of {smallest}.",
+        f"classes of 2 images each; it has {n_classes}, the smallest of {smallest}.",
     )
-    n_shot = min(FISHER_EPISODE.shots[1], smallest // 2)
-    return EpisodeShape(
-        n_way=min(FISHER_EPISODE.ways[1], len(pool.classes)),
-        n_shot=n_shot,
-        n_query=min(FISHER_EPISODE.n_query, smallest - n_shot),
-    )
+    n_shot = min(N_SHOT, smallest // 2)
+    return EpisodeShape(min(N_WAY, n_classes), n_shot, min(N_QUERY, smallest - n_shot))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kedge.errors import require
 from kedge.methods.base import Alignment, AlignmentInputs
-from kedge.methods.divergence import check_divergence, divergence, temperature_ratio
+from kedge.methods.divergence import check_divergence, divergence
 
 
 @final
@@ -31,9 +31,8 @@ class IndirectDiscriminantAlignment(Alignment):
 
     def __post_init__(self) -> None:
         check_divergence("IDA", self.divergence, self.temperature)
-        valid = self.anchors in ("ways", "all") or (
-            isinstance(self.anchors, int) and self.anchors >= 2
-        )
+        number = isinstance(self.anchors, int) and self.anchors >= 2
+        valid = number or self.anchors in ("ways", "all")
         require(valid, "IDA: anchors must be 'ways', 'all' or a number of at least 2.")
 
     def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
@@ -45,5 +44,4 @@ class IndirectDiscriminantAlignment(Alignment):
         require(inputs.anchors is not None, "IDA needs anchors, and this model has none.")
         assert inputs.anchors is not None
         old, new = (inputs.head.logits(z, inputs.anchors) for z in (inputs.old, inputs.new))
-        ratio = temperature_ratio(inputs.head, self.temperature)
-        return divergence(self.divergence, old, new, ratio)
+        return divergence(self.divergence, old, new, inputs.head, self.temperature)

@@ -17,7 +17,7 @@ from kedge.methods.dfa import DirectFeatureAlignment
 from kedge.methods.eiml import ExemplarIncrementalMetaLearning
 from kedge.methods.ewc import ElasticWeightConsolidation
 from kedge.methods.ida import IndirectDiscriminantAlignment
-from kedge.utils.spec import Spec, check_options, field_names, parse_spec
+from kedge.utils.spec import check_options, field_names, parse_spec
 
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "DFA": DirectFeatureAlignment,
@@ -45,9 +45,8 @@ class Method:
     @property
     def remembers(self) -> bool:
         """Whether the method stores anything besides the model and its anchors."""
-        if self.alignment is None:
-            return False
-        return type(self.alignment).remember is not Alignment.remember
+        kind = type(self.alignment)
+        return issubclass(kind, Alignment) and kind.remember is not Alignment.remember
 
 
 def method_names() -> tuple[str, ...]:
@@ -64,24 +63,19 @@ def parse_method(text: str) -> Method:
     if spec.name not in method_names():
         known = ", ".join(method_names())
         raise KedgeError(f"There is no method '{text}'; choose one of {known}.")
-    if spec.name in WITHOUT_ALIGNMENT:
-        return _without_alignment(spec)
-    kind = ALIGNMENTS[spec.name]
-    known_options = ["lambda", *field_names(kind)]
+    kind = ALIGNMENTS.get(spec.name)
+    paragon = ["start"] if spec.name == "PAR" else []
+    known_options = paragon if kind is None else ["lambda", *field_names(kind)]
     check_options(spec, known_options, "Method")
     options = {key: spec.options[key] for key in known_options if key in spec.options}
     label = replace(spec, options=dict(options)).label
+    if kind is None:
+        start = options.get("start", PARAGON_STARTS[0])
+        if start not in PARAGON_STARTS:
+            raise KedgeError(f"Method '{text}': start must be {' or '.join(PARAGON_STARTS)}.")
+        from_scratch = bool(paragon) and start == PARAGON_STARTS[0]
+        return Method(label, WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)
     weight = options.pop("lambda", kind.default_weight)
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise KedgeError(f"Method '{text}': lambda must be a number that is not negative.")
     return Method(label, "new", kind(**options), float(weight))
-
-
-def _without_alignment(spec: Spec) -> Method:
-    paragon = spec.name == "PAR"
-    check_options(spec, ["start"] if paragon else [], "Method")
-    start = spec.options.get("start", PARAGON_STARTS[0])
-    if start not in PARAGON_STARTS:
-        raise KedgeError(f"Method '{spec.label}': start must be {' or '.join(PARAGON_STARTS)}.")
-    from_scratch = paragon and start == PARAGON_STARTS[0]
-    return Method(spec.label, WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)

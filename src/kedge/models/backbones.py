@@ -33,12 +33,8 @@ class Conv4(nn.Module):
         self.width = width
         blocks: list[nn.Module] = []
         for channels in (in_channels, width, width, width):
-            blocks += [
-                Conv2d(channels, width, 3, padding=1, bias=False),
-                nn.BatchNorm2d(width),
-                nn.MaxPool2d(2),
-                nn.ReLU(),
-            ]
+            blocks.append(Conv2d(channels, width, 3, padding=1, bias=False))
+            blocks += [nn.BatchNorm2d(width), nn.MaxPool2d(2), nn.ReLU()]
         self.blocks = nn.Sequential(*blocks)
 
     @property
@@ -73,10 +69,7 @@ def _max_pool(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c
 
 
 class DropBlock(nn.Module):
-    """Drops square regions of each feature map in training, and scales up the rest.
-
-    The block is at most as large as the feature map.
-    """
+    """Drops square regions of each feature map in training, and scales up the rest."""
 
     def __init__(self, keep: float = 0.9, block: int = 5) -> None:
         super().__init__()
@@ -103,8 +96,7 @@ def _dilate(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Ten
     edge = block - 1
     padded = F.pad(centres, (edge, edge) if axis == 3 else (0, 0, edge, edge))
     n = centres.shape[axis] + edge
-    lines = [padded.narrow(axis, i, n) for i in range(block)]
-    return functools.reduce(torch.logical_or, lines)
+    return functools.reduce(torch.logical_or, (padded.narrow(axis, i, n) for i in range(block)))
 
 
 class ResidualBlock(nn.Module):
@@ -113,17 +105,12 @@ class ResidualBlock(nn.Module):
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for i in range(3):
-            layers += [
-                Conv2d(channels if i else in_channels, channels, 3, padding=1, bias=False),
-                nn.BatchNorm2d(channels),
-            ]
-            if i < 2:
-                layers.append(nn.LeakyReLU(0.1))
-        self.body = nn.Sequential(*layers)
-        self.shortcut = nn.Sequential(
-            Conv2d(in_channels, channels, 1, bias=False), nn.BatchNorm2d(channels)
-        )
+        for size in (in_channels, channels, channels):
+            layers.append(Conv2d(size, channels, 3, padding=1, bias=False))
+            layers += [nn.BatchNorm2d(channels), nn.LeakyReLU(0.1)]
+        self.body = nn.Sequential(*layers[:-1])
+        convolution = Conv2d(in_channels, channels, 1, bias=False)
+        self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels))
         self.drop = DropBlock()
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
@@ -141,9 +128,7 @@ class ResNet12(nn.Module):
         self.blocks = nn.Sequential(*(ResidualBlock(a, b) for a, b in itertools.pairwise(channels)))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(
-                    module.weight, a=0.1, mode="fan_out", nonlinearity="leaky_relu"
-                )
+                nn.init.kaiming_normal_(module.weight, a=0.1, mode="fan_out")  # for leaky ReLU
 
     @property
     def last_block(self) -> nn.Module:
@@ -166,14 +151,8 @@ BACKBONES = {
 
 def build_backbone(config: BackboneConfig, in_channels: int, image_size: int) -> nn.Module:
     """A backbone whose weights are drawn from PyTorch's current random state."""
-    known = ", ".join(BACKBONES)
-    require(
-        config.backbone in BACKBONES,
-        f"There is no backbone '{config.backbone}'; choose one of {known}.",
-    )
-    require(
-        image_size >= 16,
-        f"Images of {image_size} px are too small for {config.backbone}; use at least 16 px.",
-    )
-    network = BACKBONES[config.backbone](in_channels, config.width)
+    name, known = config.backbone, ", ".join(BACKBONES)
+    require(name in BACKBONES, f"There is no backbone '{name}'; choose one of {known}.")
+    require(image_size >= 16, f"Images of {image_size} px are too small; use at least 16 px.")
+    network = BACKBONES[name](in_channels, config.width)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.data.lazy_images import LazyImages
+from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.errors import require
 from kedge.utils.config_io import validated

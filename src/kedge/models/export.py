@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import json
 import logging
 import textwrap
@@ -18,7 +19,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,10 @@ from kedge.errors import KedgeError, require
 from kedge.models.classifier import Classifier
 from kedge.models.model import Model
 from kedge.utils.atomic_io import write_atomically
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
+from kedge.utils.config_io import to_dict
 
 OPSET = 18  # which PyTorch's exporter writes without a conversion
+LINEAGE_KEYS = ("round", "method", "classes", "images", "val_accuracy")
 
 
 class _Graph(nn.Module):
@@ -55,19 +54,16 @@ class _Graph(nn.Module):
 
 def check_installed() -> None:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    require(
-        not missing,
-        f"Writing ONNX files needs {' and '.join(missing)}: pip install 'kedge[export]'.",
-    )
+    names = " and ".join(missing)
+    require(not missing, f"Writing ONNX files needs {names}: pip install 'kedge[export]'.")
 
 
 def export_onnx(what: Model | Classifier, path: str | Path) -> None:
     """Write the backbone of a model, or a classifier with its classes, to an ONNX file."""
     check_installed()
     classifier = what if isinstance(what, Classifier) else None
-    model = what.model if isinstance(what, Classifier) else what
-    assert isinstance(model, Model)
-    model, classes = model.to("cpu"), None if classifier is None else classifier.classes
+    model: Model = (what.model if isinstance(what, Classifier) else what).to("cpu")
+    classes = None if classifier is None else classifier.classes
     representatives = None if classifier is None else classifier.representatives.cpu()
     size, channels = model.config.image_size, model.config.n_channels
     try:
@@ -84,11 +80,13 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
             )
     except torch.onnx.OnnxExporterError as error:
         reason = textwrap.shorten(str(error.__cause__ or error), 300)
-        raise KedgeError(
-            f"{path}: this backbone or head cannot be written as ONNX ({reason})."
-        ) from error
+        raise KedgeError(f"{path}: this model cannot be written as ONNX ({reason}).") from error
     assert program is not None
-    proto = _without_source_lines(program.model_proto)
+    proto, graph = program.model_proto, program.model_proto.graph
+    # The exporter adds lines of source code, with paths on this machine.
+    lists = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
+    for part in (graph, *itertools.chain(*lists)):
+        part.ClearField("metadata_props")
     for key, value in metadata(model, classes).items():
         proto.metadata_props.add(key=key, value=value)
     write_atomically(Path(path), lambda part: part.write_bytes(proto.SerializeToString()))
@@ -97,37 +95,21 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
 def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, str]:
     """What a program that runs the graph has to know, as text; lists and numbers are JSON."""
     config = model.config
+    rounds = [to_dict(entry) | {"classes": len(entry.classes)} for entry in model.lineage]
     values = {
         **({} if classes is None else {"classes": classes}),
         "image_size": config.image_size,
         "channels": config.n_channels,
         "inverted": config.inverted,
-        "lineage": [
-            {
-                "round": entry.round,
-                "method": entry.method,
-                "classes": len(entry.classes),
-                "images": entry.images,
-                "val_accuracy": entry.val_accuracy,
-            }
-            for entry in model.lineage
-        ],
-    }
-    return {
-        **{key: json.dumps(value, ensure_ascii=False) for key, value in values.items()},
+        "lineage": [{key: entry[key] for key in LINEAGE_KEYS} for entry in rounds],
         "fit": config.resize,
         "model": model.fingerprint,
         "kedge": __version__,
     }
-
-
-def _without_source_lines(proto: ModelProto) -> ModelProto:
-    """Remove the lines of source code, with paths on this machine, that the exporter adds."""
-    graph = proto.graph
-    lists = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
-    for part in (graph, *(part for parts in lists for part in parts)):
-        part.ClearField("metadata_props")
-    return proto
+    texts = (
+        v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values.values()
+    )
+    return dict(zip(values, texts, strict=True))
 
 
 @contextmanager
@@ -136,8 +118,7 @@ def _quiet() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable()
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.disable(disabled)

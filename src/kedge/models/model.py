@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from kedge.data.decode import ImageSpec
 from kedge.data.files.file_tree import is_hidden
-from kedge.data.lazy_images import LazyImages
 from kedge.data.open import open_images
+from kedge.data.packed_file import LazyImages
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require

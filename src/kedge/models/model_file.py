@@ -16,7 +16,6 @@ import copy
 import hashlib
 import json
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from kedge.config import TrainConfig
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
 from kedge.models.heads import build_head
 from kedge.utils.atomic_io import load_tensors, tensors_digest
@@ -70,12 +69,13 @@ class LineageEntry:
 def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
     """The fields of a `Model` in their order, validated. A backbone of the caller's is copied."""
     about, mapped = load_tensors(path, "kedge model")
-    if about.get("format") not in (FORMAT, FORMAT_1):
-        raise KedgeError(f"{path}: not a kedge model; 'kedge train' makes one.")
+    known = about.get("format") in (FORMAT, FORMAT_1)
+    require(known, f"{path}: not a kedge model; 'kedge train' makes one.")
     if about["format"] == FORMAT_1:
         checksum = about.pop("sha256", None)
-        if checksum != _format_1_checksum(about, mapped):
-            raise KedgeError(f"{path}: the checksum does not match; the file is damaged.")
+        text = tensors_digest(mapped) + json.dumps(about, ensure_ascii=False, sort_keys=True)
+        expected = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        require(checksum == expected, f"{path}: the checksum does not match; the file is damaged.")
     tensors = {key: value.clone() for key, value in mapped.items()}
     try:
         return _rebuild(about, tensors, backbone)
@@ -87,47 +87,44 @@ def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
 def _rebuild(
     about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
 ) -> tuple[Any, ...]:
-    if set(about) != KEYS:
-        raise ValueError(f"its JSON must have the keys {', '.join(sorted(KEYS))} and no others")
-    if "anchors" not in tensors:
-        raise ValueError("it holds no anchors")
+    require(set(about) == KEYS, f"its JSON must have the keys {', '.join(sorted(KEYS))} only")
     config = from_dict(ModelConfig, about["config"])
     config = replace(config, head=replace(config.head, head=current_spec(config.head.head)))
-    if config.backbone.backbone == CUSTOM and backbone is None:
-        raise KeyError("it has a backbone of your own; pass it to Model.load(path, backbone=…)")
+    found = config.backbone.backbone != CUSTOM or backbone is not None
+    require(found, "it has a backbone of your own; pass it to Model.load(path, backbone=…)")
     own = copy.deepcopy(backbone)
     # Nothing is allocated on the meta device, so a forged size costs an error and no memory.
     with torch.device("meta"):
         embedding = Embedding(config, own)
         n_features = getattr(embedding.backbone, "n_features", None) if backbone is None else None
-        if callable(n_features) and n_features(config.image_size) != config.n_features:
-            raise ValueError(f"its backbone does not give {config.n_features} features")
+        fits = not callable(n_features) or n_features(config.image_size) == config.n_features
+        require(fits, f"its backbone does not give {config.n_features} features")
         head = build_head(config.head, config.n_features)
-    classes, anchors = _class_names(about["classes"]), tensors.pop("anchors")
-    class_means = tensors.pop("places", None)
-    if anchors.dtype != torch.float32 or anchors.ndim != 2:
-        raise TypeError("its anchors are not rows of float32")
+    classes = about["classes"]
+    valid = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    require(valid and len(set(classes)) == len(classes), "its classes are not different names")
+    anchors, class_means = tensors.pop("anchors", torch.empty(0)), tensors.pop("places", None)
+    valid = anchors.dtype == torch.float32 and anchors.ndim == 2 and len(anchors) == len(classes)
+    require(valid, "its anchors are not one row of float32 for each class")
     checked = [anchors, *(tensors.values() if backbone is None else ())]
     if class_means is not None:
-        shape = (len(classes), config.n_features)
-        if class_means.dtype != torch.float32 or class_means.shape != shape:
-            raise TypeError("its places are not one row of float32 for each class")
+        valid = class_means.shape == (len(classes), config.n_features)
+        valid = valid and class_means.dtype == torch.float32
+        require(valid, "its places are not one row of float32 for each class")
         checked.append(class_means)
-    if not all(bool(value.isfinite().all()) for value in checked):
-        raise ValueError("some of its weights or anchors are not finite numbers")
+    finite = all(bool(value.isfinite().all()) for value in checked)
+    require(finite, "some of its weights or anchors are not finite numbers")
     network = nn.ModuleDict({"embedding": embedding, "head": head})
     for key, value in network.state_dict().items():
-        if key in tensors and tensors[key].dtype != value.dtype:
-            raise TypeError(f"{key} holds {tensors[key].dtype}, not {value.dtype}")
+        dtype = tensors.get(key, value).dtype
+        require(dtype == value.dtype, f"{key} holds {dtype}, not {value.dtype}")
     network.load_state_dict(tensors, assign=True)  # raises if names or shapes differ
-    if len(classes) != len(anchors):
-        raise KeyError("classes and anchors differ in number")
     if classes:  # anchors that do not fit the head raise here rather than later
         head.logits(torch.zeros(1, config.n_features), anchors)
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
     embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.eval().requires_grad_(False)
-    return config, embedding, head, classes, anchors, lineage, class_means
+    return config, embedding, head, tuple(classes), anchors, lineage, class_means
 
 
 def _lineage_entry(data: Any) -> LineageEntry:
@@ -135,16 +132,3 @@ def _lineage_entry(data: Any) -> LineageEntry:
     entry = from_dict(LineageEntry, data)
     settings = to_dict(from_dict(TrainConfig, entry.config))
     return replace(entry, config=json.loads(json.dumps(settings)))  # ranges as lists, as in files
-
-
-def _class_names(names: Any) -> tuple[str, ...]:
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise TypeError("its classes are not a list of names")
-    if len(set(names)) < len(names):
-        raise ValueError("two of its classes have the same name")
-    return tuple(names)
-
-
-def _format_1_checksum(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    text = tensors_digest(tensors) + json.dumps(about, ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
