@@ -21,10 +21,9 @@ from kedge.data.index import ArrayImages, ImageSource
 from kedge.data.parallel_decode import (
     CHUNK,
     batches,
-    decode_chunks,
+    decode_images,
     decode_to_table,
     map_batches,
-    n_chunks,
     n_workers,
 )
 from kedge.data.readers import read_index
@@ -119,7 +118,7 @@ def test_workers_end_with_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(subprocess, "Popen", record)
     monkeypatch.setattr(parallel_decode, "WORTH_PROCESSES", 0)
     images = Repeated(png(0), 200)
-    work = decode_chunks(images, SPEC, range(n_chunks(images)))
+    work = decode_images(images, SPEC, range(200))
     next(work)
     work.close()
     assert started
@@ -204,7 +203,8 @@ def test_batches_of_large_images_are_shorter(monkeypatch: pytest.MonkeyPatch) ->
     sizes = [40] * 7 + [500, 500] + [None] * 150 + [1] * 3
     made = list(batches(Sized(sizes), range(len(sizes))))
     assert [i for batch in made for i in batch.numbers] == [*range(len(sizes))]
-    assert [len(batch.numbers) for batch in made] == [3, 3, 2, 1, CHUNK, CHUNK, 25]
+    rest = len(sizes) - 2 * CHUNK
+    assert [len(batch.numbers) for batch in made] == [3, 3, 2, 1, CHUNK - 9, CHUNK, rest]
     assert [batch.n_bytes for batch in made] == [120, 120, 540, 500, 0, 0, 3]
     assert all(len(batch.images) == len(batch.numbers) for batch in made)
     arrays = ArrayImages([np.zeros((6, 8, 8), np.uint8)], ["x"])
@@ -222,13 +222,15 @@ def test_few_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done == 200 * 60
 
 
-def test_large_images_do_not_change_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     images = Repeated(png(0), 90, damaged=(7, 63, 89))
-    expected = list(decode_chunks(images, SPEC, range(2)))
+    expected = list(decode_images(images, SPEC, range(90)))
     monkeypatch.setattr(parallel_decode, "BATCH_BYTES", 2000)
-    chunks = list(decode_chunks(images, SPEC, range(2)))
-    assert [len(chunk.numbers) for chunk in chunks] == [62, 25]
-    for a, b in zip(expected, chunks, strict=True):
-        np.testing.assert_array_equal(a.numbers, b.numbers)
-        np.testing.assert_array_equal(a.pixels, b.pixels)
-        assert a.unreadable == b.unreadable
+    found = list(decode_images(images, SPEC, range(90)))
+    assert [len(batch) for batch in expected] == [64, 26]
+    assert [*np.cumsum([len(batch) for batch in found])] == [batch.last + 1 for batch in found]
+    assert {63, 89} < {batch.last for batch in found}, "a chunk ends with a batch"
+    for name in ("numbers", "pixels"):
+        a, b = (np.concatenate([getattr(each, name) for each in x]) for x in (expected, found))
+        np.testing.assert_array_equal(a, b)
+    assert [i for batch in found for i in batch.unreadable] == [7, 63, 89]

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from kedge.data import pack
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.pack import PackJob, pack_images
-from kedge.data.parallel_decode import CHUNK, decode_to_table
+from kedge.data.parallel_decode import decode_to_table
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
@@ -153,7 +153,7 @@ def test_second_time_decodes_nothing(
     photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, written = packed(photos, out), out.stat().st_mtime_ns
-    monkeypatch.setattr(pack, "decode_chunks", None)
+    monkeypatch.setattr(pack, "decode_images", None)
     assert packed(photos, out).fingerprint == first.fingerprint
     assert out.stat().st_mtime_ns == written
 
@@ -179,26 +179,25 @@ def test_stopped_packing_continues(
     photos: Path, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, done = packed(photos, tmp_path / "expected"), []
-    real = pack.decode_chunks
+    real = pack.decode_images
 
-    def stop_after_one(images: Any, spec: ImageSpec, chunks: Any) -> Any:
-        for chunk, decoded in zip(chunks, real(images, spec, chunks), strict=True):
-            if done:
-                raise KeyboardInterrupt
-            done.append(chunk)
-            yield decoded
+    def stop_after_one(images: Any, spec: ImageSpec, numbers: Any) -> Any:
+        batch = next(real(images, spec, numbers))
+        done.extend(range(batch.last + 1))
+        yield batch
+        raise KeyboardInterrupt
 
-    def record(images: Any, spec: ImageSpec, chunks: Any) -> Any:
-        done.extend(chunks)
-        return real(images, spec, chunks)
+    def record(images: Any, spec: ImageSpec, numbers: Any) -> Any:
+        done.extend(numbers)
+        return real(images, spec, numbers)
 
-    monkeypatch.setattr(pack, "decode_chunks", stop_after_one)
+    monkeypatch.setattr(pack, "decode_images", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
         packed(photos, out)
     assert not out.exists()
-    monkeypatch.setattr(pack, "decode_chunks", record)
+    monkeypatch.setattr(pack, "decode_images", record)
     assert packed(photos, out).fingerprint == expected.fingerprint
-    assert done == list(range(-(-N_CLASSES * PER_CLASS // CHUNK))), "each chunk once"
+    assert done == list(range(N_CLASSES * PER_CLASS)), "each image once"
     assert out.read_bytes() == (tmp_path / "expected").read_bytes()
     assert not (tmp_path / "out.packing").exists()
 
@@ -210,7 +209,7 @@ def test_packing_of_other_data_does_not_continue(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(pack, "decode_chunks", stop)
+        patched.setattr(pack, "decode_images", stop)
         with pytest.raises(KeyboardInterrupt):
             packed(photos, out)
     (photos / "class 0" / "00.png").unlink()

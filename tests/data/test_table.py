@@ -123,7 +123,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 def test_truncated_file_is_refused(packed: Path, kept: int) -> None:
     content = packed.read_bytes()
     packed.write_bytes(content[: kept if kept >= 0 else len(content) + kept])
-    with pytest.raises(KedgeError, match="not a packed image file, or damaged") as caught:
+    with pytest.raises(KedgeError, match=r"images\.safetensors: .*damaged") as caught:
         ImageTable.load(packed)
     assert "\n" not in str(caught.value)
 
@@ -132,7 +132,7 @@ def test_truncated_file_is_refused(packed: Path, kept: int) -> None:
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)
-    with pytest.raises(KedgeError, match=r"other: not a packed image file"):
+    with pytest.raises(KedgeError, match=r"other: .*packed image file"):
         ImageTable.load(path)
 
 

@@ -27,7 +27,7 @@ from tests.training.small_round import (
 from torch import Tensor
 
 from kedge.data import table as table_module
-from kedge.data.lazy_images import LazyImages
+from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeSampler
 from kedge.methods.registry import Method, parse_method

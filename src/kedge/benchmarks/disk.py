@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kedge.benchmarks.base import TRAIN_PART
 from kedge.data.index import HELD_OUT
-from kedge.data.lazy_images import LazyImages
 from kedge.data.open import is_packed_file, open_images
+from kedge.data.packed_file import LazyImages
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require

@@ -111,19 +111,19 @@ def _files(given: Sequence[str]) -> list[str]:
 def _predictions(
     classifier: Classifier, files: list[str], top: int, unreadable: dict[str, str]
 ) -> Iterator[tuple[str, Ranking]]:
-    """The ranking of each image, one chunk at a time; fills `unreadable` with file → reason."""
+    """The ranking of each image, in batches; fills `unreadable` with file → reason."""
     from kedge.data.files.file_tree import FolderTree
     from kedge.data.index import FileImages
-    from kedge.data.parallel_decode import decode_chunks, n_chunks
+    from kedge.data.parallel_decode import decode_images
 
     images = FileImages(FolderTree(Path(), tuple(files)), files)
     with progress.task("naming images", len(files)) as tick:
-        for chunk in decode_chunks(images, classifier.model.image_spec, range(n_chunks(images))):
-            best = classifier.top(chunk.pixels, top) if len(chunk.numbers) else []
-            for number, names in zip(chunk.numbers.tolist(), best, strict=True):
+        for batch in decode_images(images, classifier.model.image_spec, range(len(files))):
+            best = classifier.top(batch.pixels, top) if len(batch.numbers) else []
+            for number, names in zip(batch.numbers.tolist(), best, strict=True):
                 yield files[number], names
-            unreadable |= {files[i]: reason for i, reason in chunk.unreadable.items()}
-            tick(len(chunk.numbers) + len(chunk.unreadable))
+            unreadable |= {files[i]: reason for i, reason in batch.unreadable.items()}
+            tick(len(batch))
 
 
 def _report_unreadable(unreadable: dict[str, str], n: int) -> None:

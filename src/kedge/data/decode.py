@@ -56,6 +56,11 @@ class ImageSpec:
     resize: ResizeMode = "crop"  # "crop": the centre square; "stretch": the whole image
     inverted: bool = False  # dark on white becomes white on dark
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        return self.n_channels, self.image_size, self.image_size
+
     def to_dict(self) -> dict[str, Any]:
         """As saved in packed files and hashed into their keys, where `resize` is called "fit"."""
         return {

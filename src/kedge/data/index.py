@@ -65,24 +65,21 @@ class ImageIndex:
     def __post_init__(self) -> None:
         path, labels, n, n_classes = self.path, self.labels, len(self.images), len(self.classes)
         require(n > 0 and n_classes > 0, f"{path}: no image was found ({self.form}).")
-        images, given = pluralize(n, "image"), pluralize(len(labels), "label")
-        require(len(labels) == n, f"{path}: {images} but {given}.")
+        require(len(labels) == n, f"{path}: {n} images but {len(labels)} labels.")
         ok = int(labels.min()) >= 0 and int(labels.max()) < n_classes
-        classes = pluralize(n_classes, "class", "classes")
-        require(ok, f"{path}: some labels are not among the {classes}.")
+        require(ok, f"{path}: some labels are not among the {n_classes} classes.")
         require(len(set(self.classes)) == n_classes, f"{path}: two classes have the same name.")
         ok = len(self.part) == (n if self.parts else 0)
         require(ok, f"{path}: the parts of the split do not cover all images.")
-        self._normalize_names()
+        names = [normalize_name(name) for name in self.classes]
+        if names != list(self.classes):
+            self._merge_classes(names)
 
-    def _normalize_names(self) -> None:
+    def _merge_classes(self, names: list[str]) -> None:
         """Merge classes whose names differ in blanks or accents only.
 
         Otherwise one of them could be trained on while the other counts as unseen.
         """
-        names = [normalize_name(name) for name in self.classes]
-        if names == list(self.classes):
-            return
         classes, new_labels = np.unique(np.array(names, dtype=object), return_inverse=True)
         object.__setattr__(self, "classes", tuple(classes))
         object.__setattr__(self, "labels", new_labels.reshape(-1)[self.labels])
@@ -104,12 +101,13 @@ class ImageIndex:
     @property
     def all_remarks(self) -> tuple[str, ...]:
         """The remarks, and one on a class that looks like a background."""
-        background = [name for name in self.classes if name.lower() in BACKGROUND]
-        return self.remarks + tuple(
-            f"{name} looks like a background, not a class; leave it out with 'kedge data pack' and "
-            f"--exclude {name}"
-            for name in background[:1]
-        )
+        for name in self.classes:
+            if name.lower() in BACKGROUND:
+                return *self.remarks, (
+                    f"{name} looks like a background, not a class; leave it out with 'kedge data "
+                    f"pack' and --exclude {name}"
+                )
+        return self.remarks
 
     def classes_of(self, part: str) -> tuple[str, ...]:
         """The classes with an image in a part of the split."""
@@ -122,13 +120,15 @@ class ImageIndex:
         kept = [i for i, name in enumerate(self.classes) if name in wanted]
         if len(kept) == len(self.classes):
             return self
-        new_label = np.full(len(self.classes), -1, dtype=np.int64)
-        new_label[kept] = np.arange(len(kept))
-        numbers = np.flatnonzero(new_label[self.labels] >= 0)
+        return self.select(np.flatnonzero(np.isin(self.labels, kept)))
+
+    def select(self, numbers: Int64[np.ndarray, " m"]) -> ImageIndex:
+        """The images with these numbers, in this order, and their classes."""
+        used, labels = np.unique(self.labels[numbers], return_inverse=True)
         return replace(
             self,
-            classes=tuple(self.classes[i] for i in kept),
-            labels=new_label[self.labels[numbers]],
+            classes=tuple(self.classes[i] for i in used),
+            labels=labels.reshape(-1),
             images=_SubsetImages(self.images, numbers),
             part=self.part[numbers] if self.parts else self.part,
         )
@@ -153,9 +153,7 @@ class FileImages(ImageSource):
 class ArrayImages(ImageSource):
     """Images of several arrays (N×H×W×3 or N×H×W, uint8), which are usually memory-mapped."""
 
-    def __init__(
-        self, arrays: Sequence[np.ndarray], names: Sequence[str], bgr: bool = False
-    ) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], names: Sequence[str], bgr: bool = False):
         self.arrays, self.names, self.bgr = arrays, names, bgr
         self.starts = [0, *accumulate(len(array) for array in arrays)]
 
@@ -260,15 +258,12 @@ def build_index(
 
 def unread_remarks(tree: FileTree, form: str, known: Collection[str]) -> tuple[str, ...]:
     """Remarks on image files and Parquet files that the reader of this form did not use."""
-    read = set(known)
+    read, reason = set(known), f"not part of the data set that was read: {form}"
     others = [name for name in tree.names if name not in read]
     images = [name for name in others if looks_like_image(name)]
     parquet = [name for name in others if is_parquet(name) and _may_hold_images(tree, name)]
-    reason = f"not part of the data set that was read: {form}"
-    return (
-        *skipped_remark(images, "image", reason),
-        *skipped_remark(parquet, "Parquet file", reason),
-    )
+    kinds = ((images, "image"), (parquet, "Parquet file"))
+    return tuple(remark for names, kind in kinds for remark in skipped_remark(names, kind, reason))
 
 
 def _may_hold_images(tree: FileTree, name: str) -> bool:

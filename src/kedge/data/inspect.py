@@ -13,9 +13,8 @@ import numpy as np
 
 from kedge.data.decode import ImageHeader, ImageSpec, RawImage, read_header
 from kedge.data.decode_worker import DAMAGED, decode_each
-from kedge.data.duplicates import DuplicateCounter
 from kedge.data.index import ImageIndex, evenly_spaced
-from kedge.data.pack import PackJob
+from kedge.data.pack import DuplicateCounter, PackJob
 from kedge.data.parallel_decode import RawBatch, batches, infer_spec, map_batches
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError

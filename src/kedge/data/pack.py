@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from kedge.data.decode import ImageSpec
-from kedge.data.duplicates import DuplicateCounter
 from kedge.data.index import ImageIndex
-from kedge.data.packed_file import BLOCK_BYTES, PACKED_FORMAT, fingerprint_of, header_entries
-from kedge.data.parallel_decode import (
-    CHUNK,
-    ReadableRows,
-    class_sorted_rows,
-    decode_chunks,
-    n_chunks,
+from kedge.data.packed_file import (
+    PACKED_FORMAT,
+    LazyImages,
+    OpenFile,
+    blocks,
+    fingerprint_of,
+    header_entries,
+    runs,
 )
+from kedge.data.parallel_decode import CHUNK, class_sorted_rows, decode_images, leave_out
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.utils import progress
 from kedge.utils.atomic_io import (
     file_lock,
@@ -43,6 +46,7 @@ from kedge.utils.atomic_io import (
     to_json,
     write_on_this_rank,
 )
+from kedge.utils.text import pluralize
 
 DECODER_VERSION = 2  # increase when decoding an image gives other pixels than before
 JOURNAL_SECONDS = 2.0  # between two writes of the journal
@@ -65,7 +69,7 @@ class PackJob:
 
     @property
     def bytes_per_image(self) -> int:
-        return self.spec.n_channels * self.spec.image_size**2
+        return math.prod(self.spec.shape)
 
     @property
     def n_bytes(self) -> int:
@@ -101,11 +105,10 @@ class _Journal:
                 return True
         return False
 
-    def save(self, file: int) -> None:
-        os.fsync(file)  # pixels must be on disk before the journal says so
+    def save(self, file: BinaryIO) -> None:
+        _flush(file)  # pixels must be on disk before the journal says so
         done, unreadable = sorted(self.chunks), self.unreadable
-        saved = {"key": self.key, "chunk": CHUNK, "done": done, "unreadable": unreadable}
-        text = json.dumps(saved)
+        text = json.dumps({"key": self.key, "chunk": CHUNK, "done": done, "unreadable": unreadable})
         write_on_this_rank(self.path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
@@ -146,8 +149,8 @@ def _pack(job: PackJob, folder: Path, out: Path) -> None:
         if not (journal.load() and pixels.is_file()):
             journal = _Journal(journal.path, job.key)
             _start_folder(job, folder)
-        file = os.open(pixels, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
+            pixels.touch()
+        with open(pixels, "r+b") as file:
             try:
                 _write_pixels(job, file, journal)
             finally:  # also when interrupted
@@ -155,9 +158,7 @@ def _pack(job: PackJob, folder: Path, out: Path) -> None:
             if len(journal.unreadable) == len(job.index):
                 _discard(folder)  # nothing to continue from
             _complete(job, file, journal)
-            os.fsync(file)
-        finally:
-            os.close(file)
+            _flush(file)
         move_into_place(pixels, out)
         _discard(folder)
     except OSError as error:
@@ -171,12 +172,12 @@ def _start_folder(job: PackJob, folder: Path) -> None:
     """An empty folder for a new packing, if there is enough space."""
     if folder.exists():
         present = set(folder.iterdir()) if folder.is_dir() else {folder}
-        foreign = present - {path for path in _own_files(folder) if path.is_file()}
-        if foreign:
-            raise KedgeError(
-                f"{min(foreign)}: is not a file of kedge, but in the place where packing keeps its "
-                "temporary files; move it away or choose another --out."
-            )
+        foreign = sorted(present - {path for path in _own_files(folder) if path.is_file()})
+        require(
+            not foreign,
+            f"{' '.join(map(str, foreign[:1]))}: is not a file of kedge, but in the place where "
+            "packing keeps its temporary files; move it away or choose another --out.",
+        )
     _discard(folder)  # of other data, or stopped in a step that cannot be continued
     folder.mkdir(parents=True)
     free, needed = shutil.disk_usage(folder).free, job.n_bytes
@@ -201,70 +202,83 @@ def _own_files(folder: Path) -> list[Path]:
     return [folder / "images", folder / "journal.json", *folder.glob(".journal.json.*.part")]
 
 
-def _write_pixels(job: PackJob, file: int, journal: _Journal) -> None:
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _write_pixels(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
     """Decode the chunks that the journal lacks and write each image to its row."""
     index, size = job.index, job.bytes_per_image
     rows, base = class_sorted_rows(index), job.pixels_offset(len(index))
-    left = [i for i in range(n_chunks(index.images)) if i not in journal.chunks]
+    left = np.flatnonzero(~np.isin(np.arange(len(index)) // CHUNK, list(journal.chunks))).tolist()
     saved = time.monotonic()
     with progress.task("packing images", len(index)) as tick:
-        tick(min(CHUNK * len(journal.chunks), len(index)))
-        for i, chunk in zip(left, decode_chunks(index.images, job.spec, left), strict=True):
-            for first, last in _runs(rows[chunk.numbers]):
-                row = int(rows[chunk.numbers[first]])
-                _write(file, chunk.pixels[first:last].data, base + row * size)
-            journal.chunks.add(i)
-            journal.unreadable |= chunk.unreadable
-            tick(len(chunk))
+        tick(len(index) - len(left))
+        for batch in decode_images(index.images, job.spec, left):
+            batch_rows = rows[batch.numbers]
+            for first, last in runs(batch_rows):
+                file.seek(base + int(batch_rows[first]) * size)
+                file.write(batch.pixels[first:last].data)
+            journal.unreadable |= batch.unreadable
+            tick(len(batch))
+            if (batch.last + 1) % CHUNK and batch.last + 1 < len(index):
+                continue  # more batches of this chunk follow
+            journal.chunks.add(batch.last // CHUNK)
             if time.monotonic() - saved > JOURNAL_SECONDS:
                 journal.save(file)
                 saved = time.monotonic()
 
 
-def _complete(job: PackJob, file: int, journal: _Journal) -> None:
+def _complete(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
     """Close the gaps that unreadable images left, and write header, labels and parts."""
     index, spec, size = job.index, job.spec, job.bytes_per_image
-    readable = ReadableRows.of(index, journal.unreadable)
-    n = len(readable.rows)
+    readable, rows, remarks = leave_out(index, journal.unreadable)
+    n, opened = len(readable), OpenFile(Path(file.name))
     base = job.pixels_offset(n)
     if journal.unreadable:
         journal.path.unlink(missing_ok=True)  # moving rows cannot be continued, only restarted
         fsync_folder(journal.path.parent)
-        old_base = job.pixels_offset(len(index))
-        for first, last in _runs(readable.rows, BLOCK_BYTES // size + 1):
-            row = int(readable.rows[first])
-            moved = os.pread(file, (last - first) * size, old_base + row * size)
-            _write(file, moved, base + first * size)
-    os.ftruncate(file, base + n * size)
-    shape = (n, spec.n_channels, spec.image_size, spec.image_size)
+        file.seek(base)  # never behind what is still to be read
+        file.writelines(blocks(LazyImages(opened, job.pixels_offset(len(index)), spec.shape, rows)))
+    file.truncate(base + n * size)
+    file.flush()
     duplicates = DuplicateCounter()
-    pixels = _read_pixels(file, base, size, readable.labels, duplicates)
-    labels, part = torch.from_numpy(readable.labels), torch.from_numpy(readable.part)
-    split = (index.parts, part) if index.parts else None
-    fingerprint = fingerprint_of(shape, pixels, labels, readable.classes, split)
+
+    def pixels() -> Iterator[memoryview]:
+        labels = iter(readable.labels.tolist())
+        for block in blocks(LazyImages(opened, base, spec.shape, np.arange(n))):
+            yield block
+            for start in range(0, len(block), size):
+                duplicates.add(next(labels), block[start : start + size])
+
+    labels, classes, parts = torch.from_numpy(readable.labels), readable.classes, index.parts
+    part = torch.from_numpy(readable.part) if parts else None
+    fingerprint = fingerprint_of((n, *spec.shape), pixels(), labels, classes, parts, part)
     unreadable = sorted(journal.unreadable)[:MOST_NAMED]
     metadata = {
         "format": PACKED_FORMAT,
-        "classes": readable.classes,
+        "classes": classes,
         "source": str(index.path),
         "fingerprint": fingerprint,
-        "parts": index.parts,
+        "parts": parts,
         "key": job.key,
         "form": index.form,
         "look": spec.to_dict(),
-        "remarks": [*index.all_remarks, *readable.remarks, *duplicates.remarks(readable.classes)],
+        "remarks": [*index.all_remarks, *remarks, *duplicates.remarks(classes)],
         "unreadable": {index.images.name(i): journal.unreadable[i] for i in unreadable},
     }
-    _write(file, _header(job, metadata, shape), 0)
-    vectors = readable.labels.tobytes() + (readable.part.tobytes() if index.parts else b"")
-    _write(file, vectors, 8 + job.header_bytes)
+    vectors = readable.labels.tobytes() + (readable.part.tobytes() if parts else b"")
+    file.seek(0)
+    file.write(_header(job, metadata, n) + vectors)
 
 
-def _header(job: PackJob, metadata: dict[str, Any], shape: tuple[int, ...]) -> bytes:
+def _header(job: PackJob, metadata: dict[str, Any], n: int) -> bytes:
     """The safetensors header, padded with spaces. If it is too long, it loses its remarks."""
-    n = shape[:1]
-    part = {"part": ("U8", n)} if job.index.parts else {}
-    entries = header_entries({"labels": ("I64", n), **part, "images": ("U8", shape)})
+    layout = {"labels": ("I64", (n,)), "part": ("U8", (n,)), "images": ("U8", (n, *job.spec.shape))}
+    if not job.index.parts:
+        del layout["part"]
+    entries = header_entries(layout)
     for dropped in ((), ("unreadable",), ("unreadable", "remarks")):
         kept = {key: value for key, value in metadata.items() if key not in dropped}
         text = json.dumps({"__metadata__": {"kedge": to_json(kept)}, **entries}).encode()
@@ -273,30 +287,28 @@ def _header(job: PackJob, metadata: dict[str, Any], shape: tuple[int, ...]) -> b
     return job.header_bytes.to_bytes(8, "little") + text.ljust(job.header_bytes)
 
 
-def _read_pixels(
-    file: int, base: int, size: int, labels: np.ndarray, duplicates: DuplicateCounter
-) -> Iterator[bytes]:
-    """All pixels in blocks of several images, which are counted by `duplicates` on the way."""
-    step = max(1, BLOCK_BYTES // size)
-    for start in range(0, len(labels), step):
-        block_labels = labels[start : start + step].tolist()
-        block = os.pread(file, len(block_labels) * size, base + start * size)
-        yield block
-        for i, label in enumerate(block_labels):
-            duplicates.add(label, block[i * size : (i + 1) * size])
+class DuplicateCounter:
+    """Counts images that equal an earlier one of their class. Images must come class by class."""
 
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()  # label → duplicates
+        self._label, self._seen = -1, set[bytes]()
 
-def _runs(rows: np.ndarray, most: int = CHUNK) -> Iterator[tuple[int, int]]:
-    """Start and end (exclusive) of runs of consecutive rows, at most `most` long."""
-    first = 0
-    for i in range(1, len(rows) + 1):
-        if i == len(rows) or rows[i] != rows[i - 1] + 1 or i - first == most:
-            yield first, i
-            first = i
+    def add(self, label: int, content: bytes | memoryview) -> None:
+        if label != self._label:
+            self._label, self._seen = label, set()
+        digest = hashlib.blake2b(content, digest_size=16).digest()
+        self._counts[label] += digest in self._seen
+        self._seen.add(digest)
 
-
-def _write(file: int, content: bytes | memoryview, offset: int) -> None:
-    left = memoryview(content).cast("B")
-    while left:
-        n = os.pwrite(file, left, offset)
-        left, offset = left[n:], offset + n
+    def remarks(self, classes: Sequence[str]) -> list[str]:
+        counts = +self._counts  # without zeros
+        if not counts:
+            return []
+        copies = pluralize(counts.total(), "image is an exact copy", "images are exact copies")
+        where = f"in '{classes[counts.most_common(1)[0][0]]}'"
+        where = where if len(counts) == 1 else f"{len(counts)} classes, most {where}"
+        return [
+            f"{copies} of another of the same class ({where}): the same picture may then be a "
+            "support image and a query of one episode"
+        ]

@@ -1,6 +1,8 @@
 """The packed image file: safetensors whose pixels are read and written in blocks.
 
-The safetensors library can only map or load a whole file, and only save what is in memory.
+The safetensors library can only map or load a whole file, and only save what is in memory. Pixels
+are read with `preadv` when they are indexed: every page of a mapped file that was once touched
+counts as memory of this process, and training touches all of them within an hour.
 """
 
 from __future__ import annotations
@@ -8,42 +10,168 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import stat
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from jaxtyping import Int64
-from safetensors import SafetensorError, safe_open
+from jaxtyping import Bool, Int64, UInt8
+from safetensors import safe_open
 from torch import Tensor
 
-from kedge.data.lazy_images import LazyImages, OpenFile
 from kedge.errors import KedgeError, require
-from kedge.utils.atomic_io import to_json, write_atomically
+from kedge.utils.atomic_io import reading, to_json, write_atomically
 
 PACKED_FORMAT = "kedge-images-1"
 BLOCK_BYTES = 1 << 23  # pixels that are read, moved or hashed at a time
+READAHEAD = 128  # runs of rows that are announced to the system before the first of them is read
 DTYPES = {"U8": torch.uint8, "I64": torch.int64}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 VECTORS = ("labels", "part")  # tensors beside the images
 
 
+class OpenFile:
+    """A file that stays open for reading as long as it is referenced, even if it is deleted.
+
+    Reads have no position, so threads and forked processes can share it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Without O_NONBLOCK opening a named pipe would wait for a writer.
+        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        # At exit the system closes it; a thread may still read.
+        weakref.finalize(self, os.close, self._fd).atexit = False
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise OSError("it is no file")
+
+    def __reduce__(self) -> NoReturn:
+        raise KedgeError(
+            f"{self.path}: an open file cannot be copied or sent to another process; load the "
+            "packed images there."
+        )
+
+    def fill(self, buffer: memoryview, offset: int) -> None:
+        """Fill the buffer with bytes of the file from an offset."""
+        try:
+            while buffer:
+                n = os.preadv(self._fd, [buffer], offset)
+                require(n > 0, f"{self.path}: the file has become shorter; pack the images again.")
+                buffer, offset = buffer[n:], offset + n
+        except OSError as error:
+            raise KedgeError(f"{self.path}: could not be read ({error.strerror}).") from error
+
+    def read(self, n: int, offset: int) -> bytearray:
+        content = bytearray(n)
+        self.fill(memoryview(content), offset)
+        return content
+
+    def prefetch(self, n: int, offset: int) -> None:
+        """Tell the system that these bytes will be read soon."""
+        with suppress(AttributeError, OSError):  # missing on macOS and some file systems
+            os.posix_fadvise(self._fd, offset, n, os.POSIX_FADV_WILLNEED)
+
+
+class LazyImages:
+    """Some images of a file, indexed like a uint8 tensor N×C×H×W. Each access returns a copy.
+
+    Images of the file that are not among them cannot be reached from here.
+    """
+
+    dtype = torch.uint8
+    ndim = 4
+
+    def __init__(
+        self,
+        file: OpenFile,
+        offset: int,
+        image_shape: Sequence[int],
+        numbers: Int64[np.ndarray, " n"],
+        checksum: str = "",
+    ) -> None:
+        """`offset` is where image 0 of the file begins; `numbers` are the images to show."""
+        self._file, self._offset, self._numbers, self._checksum = file, offset, numbers, checksum
+        self.shape = torch.Size((len(numbers), *image_shape))
+
+    def __repr__(self) -> str:
+        return f"LazyImages({'×'.join(map(str, self.shape))}, {str(self._file.path)!r})"
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def __getitem__(
+        self, rows: int | slice | Int64[Tensor, "*rows"] | Bool[Tensor, " n"]
+    ) -> UInt8[Tensor, "*rows c h w"]:
+        """Rows may come in any order and more than once."""
+        numbers = np.asarray(self._numbers[_numpy_index(rows)])
+        pixels = torch.empty((*numbers.shape, *self.shape[1:]), dtype=torch.uint8)
+        self._read(numbers.ravel(), pixels.view(-1).numpy().data)
+        return pixels
+
+    def __iter__(self) -> Iterator[UInt8[Tensor, "c h w"]]:
+        return (self[i] for i in range(len(self)))
+
+    def split(self, n: int) -> Iterator[UInt8[Tensor, "_ c h w"]]:
+        """All images, n at a time; one empty batch if there are none, as of a tensor."""
+        return (self[first : first + n] for first in range(0, max(1, len(self)), n))
+
+    def subset(self, rows: Int64[Tensor, " rows"]) -> LazyImages:
+        """Only these images; no pixel is read."""
+        numbers = self._numbers[_numpy_index(rows)]
+        return LazyImages(self._file, self._offset, self.shape[1:], numbers, self._checksum)
+
+    @property
+    def origin(self) -> tuple[str, bytes]:
+        """The checksum of the file, or "", and the numbers of these images in it."""
+        return self._checksum, self._numbers.tobytes()
+
+    def _read(self, numbers: Int64[np.ndarray, " n"], buffer: memoryview) -> None:
+        """Images with consecutive numbers are read in one call."""
+        size = math.prod(self.shape[1:])
+        reads = [
+            (buffer[first * size : last * size], self._offset + int(numbers[first]) * size)
+            for first, last in runs(numbers)
+        ]
+        for group in (reads[i : i + READAHEAD] for i in range(0, len(reads), READAHEAD)):
+            if len(group) > 1:
+                for part, offset in group:
+                    self._file.prefetch(len(part), offset)
+            for part, offset in group:
+                self._file.fill(part, offset)
+
+
+def runs(numbers: Int64[np.ndarray, " n"]) -> list[tuple[int, int]]:
+    """Start and end (exclusive) of each run of consecutive numbers."""
+    starts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1).tolist()
+    return list(pairwise([*starts, len(numbers)]))
+
+
+def _numpy_index(rows: int | slice | Tensor) -> int | slice | np.ndarray:
+    if not isinstance(rows, Tensor):
+        return rows
+    if rows.dtype not in (torch.int64, torch.bool):
+        raise TypeError(f"rows are int64 or a mask, not {rows.dtype}")
+    return rows.numpy()
+
+
 def read_packed(path: Path) -> tuple[dict[str, Any], LazyImages, dict[str, Tensor]]:
     """What kedge wrote in the metadata, the images (not loaded), and labels and parts."""
-    try:
+    with reading(path, "packed image file"):
         file = OpenFile(path)
         # Opening checks that the header's shapes and offsets fit together and the file.
         with safe_open(path, "pt") as tensors:
             metadata = json.loads((tensors.metadata() or {}).get("kedge", "null"))
             vectors = {k: tensors.get_tensor(k).clone() for k in VECTORS if k in tensors.keys()}
-        length = int.from_bytes(file.read(8, 0), "little")
-        images = json.loads(file.read(length, 8)).get("images")
-    except FileNotFoundError:
-        raise KedgeError(f"{path}: there is no packed image file here.") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise KedgeError(f"{path}: not a packed image file, or damaged ({reason}).") from None
+        header = file.read(int.from_bytes(file.read(8, 0), "little"), 8)
+        images = json.loads(header).get("images")
     require(isinstance(metadata, dict), f"{path}: not a packed image file that kedge wrote.")
     kind = "a model" if metadata.get("format") == "kedge-model" else "another file"
     require(
@@ -51,14 +179,12 @@ def read_packed(path: Path) -> tuple[dict[str, Any], LazyImages, dict[str, Tenso
         f"{path}: this is {kind} of kedge, not packed images; give images, or a file written by "
         "'kedge data pack'.",
     )
-    require(images is not None, f"{path}: this packed image file lacks 'images'.")
-    ok = images["dtype"] == "U8" and len(images["shape"]) == 4
-    require(ok, f"{path}: images must be uint8 of shape N×C×H×W.")
-    require(0 not in images["shape"], f"{path}: this packed image file holds no image.")
+    ok = images is not None and images["dtype"] == "U8" and len(images["shape"]) == 4
+    require(ok and 0 not in images["shape"], f"{path}: holds no uint8 images of shape N×C×H×W.")
     n, *image_shape = images["shape"]
-    offset, numbers = 8 + length + images["data_offsets"][0], np.arange(n, dtype=np.int64)
+    offset, numbers = 8 + len(header) + images["data_offsets"][0], np.arange(n, dtype=np.int64)
     checksum = str(metadata.get("fingerprint", ""))
-    return metadata, LazyImages(file, offset, tuple(image_shape), numbers, checksum), vectors
+    return metadata, LazyImages(file, offset, image_shape, numbers, checksum), vectors
 
 
 def write_packed(
@@ -76,8 +202,7 @@ def write_packed(
         with open(part, "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for name in order:
-                for block in blocks(values[name]):
-                    file.write(block)
+                file.writelines(blocks(values[name]))
 
     write_atomically(path, write)
 
@@ -92,7 +217,7 @@ def header_entries(layout: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str,
     return entries
 
 
-def blocks(values: Tensor | LazyImages) -> Iterable[memoryview]:
+def blocks(values: Tensor | LazyImages) -> Iterator[memoryview]:
     """The bytes of a tensor or of images in a file, some rows at a time."""
     row_bytes = math.prod(values.shape[1:]) * values.dtype.itemsize
     for rows in values.split(max(1, BLOCK_BYTES // max(1, row_bytes))):
@@ -100,20 +225,21 @@ def blocks(values: Tensor | LazyImages) -> Iterable[memoryview]:
 
 
 def fingerprint_of(
-    shape: tuple[int, ...],
+    shape: Sequence[int],
     blocks: Iterable[bytes | memoryview],
     labels: Int64[Tensor, " n"],
     classes: Sequence[str],
-    split: tuple[Sequence[str], Tensor] | None = None,
+    parts: Sequence[str],
+    part: UInt8[Tensor, " n"] | None,
 ) -> str:
-    """A hash of pixels (in blocks), labels, names, and a split: its parts and each image's part."""
-    sha = hashlib.sha256(f"images {torch.uint8} {shape}".encode())
+    """A hash of pixels (in blocks), labels, names, and the part of the split of each image."""
+    sha = hashlib.sha256(f"images {torch.uint8} {tuple(shape)}".encode())
     for block in blocks:
         sha.update(block)
     sha.update(f"labels {labels.dtype} {tuple(labels.shape)}".encode())
     sha.update(labels.contiguous().view(torch.uint8).numpy().data)
-    if split is not None:
-        sha.update(json.dumps(split[0]).encode())
-        sha.update(split[1].contiguous().numpy().data)
+    if part is not None:
+        sha.update(json.dumps(parts).encode())
+        sha.update(part.contiguous().numpy().data)
     names = hashlib.sha256(json.dumps(classes).encode()).hexdigest()
     return f"{sha.hexdigest()[:16]}-{names[:16]}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
 from kedge.data.decode import ResizeMode
-from kedge.data.lazy_images import LazyImages
-from kedge.data.packed_file import PACKED_FORMAT, blocks, fingerprint_of, read_packed, write_packed
+from kedge.data.packed_file import (
+    PACKED_FORMAT,
+    LazyImages,
+    blocks,
+    fingerprint_of,
+    read_packed,
+    write_packed,
+)
 from kedge.errors import KedgeError, require
-from kedge.utils.text import normalize_name, pluralize
+from kedge.utils.text import normalize_name
 
 EAGER_BYTES = 1 << 28  # files with fewer bytes of pixels are loaded into memory
 
@@ -53,9 +60,9 @@ class ImageTable:
         ok = torch.equal(labels, torch.repeat_interleave(torch.arange(n), self.counts))
         self._require(ok, f"labels must be sorted, from 0 to {n - 1}: one for each class name")
         ok = bool(self.parts) == (part is not None)
-        self._require(ok, "the parts of a split need names, and a part for each image")
-        ok = part is None or (part.shape == labels.shape and int(part.max()) < len(self.parts))
-        ok &= part is None or part.dtype == torch.uint8
+        if part is not None:
+            ok = ok and part.dtype == torch.uint8 and part.shape == labels.shape
+            ok = ok and int(part.max()) < len(self.parts)
         self._require(ok, "every image must be in one part of the split")
 
     def _require(self, holds: bool, sentence: str) -> None:
@@ -80,9 +87,8 @@ class ImageTable:
 
     @cached_property
     def _row_ranges(self) -> dict[str, tuple[int, int]]:
-        ends = self.counts.cumsum(0).tolist()
-        counts = self.counts.tolist()
-        return {c: (e - n, e) for c, e, n in zip(self.classes, ends, counts, strict=True)}
+        ends = [0, *self.counts.cumsum(0).tolist()]
+        return dict(zip(self.classes, pairwise(ends), strict=True))
 
     def rows_of(self, name: str) -> Int64[Tensor, " images"]:
         """The rows that hold the images of a class."""
@@ -122,23 +128,22 @@ class ImageTable:
         source: str = "images given in memory",
     ) -> ImageTable:
         """A table from uint8 arrays N×C×H×W, N×H×W×C or N×H×W, which need not be sorted."""
-        # PyTorch takes neither negative strides nor read-only arrays.
-        if isinstance(images, np.ndarray) and (
-            min(images.strides, default=0) < 0 or not images.flags.writeable
-        ):
-            images = images.copy()
+        if isinstance(
+            images, np.ndarray
+        ):  # PyTorch takes no negative strides, nor read-only arrays
+            images = np.require(images, requirements=("C", "W"))
         pixels = torch.as_tensor(images)
         if pixels.ndim == 3:
             pixels = pixels[:, None]
         elif pixels.ndim == 4 and pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3):
             pixels = pixels.permute(0, 3, 1, 2)
-        order = torch.as_tensor(labels, dtype=torch.int64)
-        n_images, n_labels = pluralize(len(pixels), "image"), pluralize(len(order), "label")
-        require(order.shape == pixels.shape[:1], f"{source}: {n_images} but {n_labels}.")
-        if bool((order[1:] < order[:-1]).any()):
-            order, rows = torch.sort(order, stable=True)
+        labels = torch.as_tensor(labels, dtype=torch.int64)
+        counts = f"{len(pixels)} images but {len(labels)} labels"
+        require(labels.shape == pixels.shape[:1], f"{source}: {counts}.")
+        if bool((labels[1:] < labels[:-1]).any()):
+            labels, rows = torch.sort(labels, stable=True)
             pixels = pixels[rows]
-        return cls(pixels.contiguous(), order, tuple(map(normalize_name, classes)), source)
+        return cls(pixels.contiguous(), labels, tuple(map(normalize_name, classes)), source)
 
     def save(self, path: str | Path) -> None:
         """Write a packed file, atomically. Unlike the commands this replaces an existing file."""
@@ -150,9 +155,7 @@ class ImageTable:
             "parts": self.parts,
             "look": {"fit": self.resize, "inverted": self.inverted},
         }
-        tensors = {"labels": self.labels}
-        if self.part is not None:
-            tensors["part"] = self.part
+        tensors = {"labels": self.labels} | ({} if self.part is None else {"part": self.part})
         write_packed(Path(path), tensors, self.images, metadata)
 
     @classmethod
@@ -179,30 +182,24 @@ class ImageTable:
     def fingerprint(self) -> str:
         """A hash of pixels, labels and names: a stopped run must continue on the same data.
 
-        For some images of a packed file it is made of the file's checksum and their numbers, since
-        reading all pixels may take minutes.
+        Some images of a packed file are hashed by its checksum and their numbers, which is faster.
         """
-        if self.checksum:
-            return self.checksum
-        if isinstance(self.images, LazyImages) and self.images.origin[0]:
+        if isinstance(self.images, LazyImages) and self.images.origin[0] and not self.checksum:
             checksum, numbers = self.images.origin
             return self._fingerprint([f"rows of {checksum}".encode(), numbers])
-        return self.pixel_fingerprint()
+        return self.checksum or self.pixel_fingerprint()
 
     def pixel_fingerprint(self) -> str:
         """The fingerprint computed from all pixels."""
         return self._fingerprint(blocks(self.images))
 
     def _fingerprint(self, pixels: Iterable[bytes | memoryview]) -> str:
-        split = (self.parts, self.part) if self.part is not None else None
-        return fingerprint_of(tuple(self.images.shape), pixels, self.labels, self.classes, split)
+        shape, labels, classes = self.images.shape, self.labels, self.classes
+        return fingerprint_of(shape, pixels, labels, classes, self.parts, self.part)
 
 
 def _parse_names(names: Any) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError("names of classes")
-    try:
-        "".join(names).encode()
-    except UnicodeEncodeError:
-        raise TypeError("names of classes that are UTF-8") from None
+    "".join(names).encode()  # raises ValueError if they cannot be encoded
     return tuple(names)

@@ -175,7 +175,7 @@ class Model:
             table = self._open_support(support)
             features = self.embed(table.images).split(table.counts.tolist())
             examples = dict(zip(table.classes, features, strict=True))
-        require(bool(names or examples), "There are no classes: give examples of some.")
+        require(bool(names or examples), "There are no classes to choose from: give examples.")
         with torch.no_grad():
             if names:
                 return self._classifier_with_known(names, examples)
@@ -276,9 +276,7 @@ def new_model(
     config: ModelConfig, pool: Pool, seed: int, backbone: nn.Module | None = None
 ) -> Model:
     """A model without classes. Its weights depend on the seed only, its normalization on the pool.
-
-    A backbone of the caller's own is copied.
-    """
+    A backbone of the caller's own is copied."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         embedding = Embedding(config, copy.deepcopy(backbone))

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.utils import distributed
 from kedge.utils.strict_json import parse_json
 
@@ -47,6 +47,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     if distributed.rank() == 0:
         write_on_this_rank(path, write)
     distributed.barrier()
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a text in UTF-8. Collective, like `write_atomically`."""
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def write_on_this_rank(path: Path, write: Callable[[Path], object]) -> None:
@@ -151,25 +156,27 @@ def load_tensors(
 
     A file without a version is of version 1, or packed images: its checksum is not compared here.
     """
+    with reading(path, what, advice), _open(path) as file, safe_open(path, "pt") as tensor_file:
+        metadata = parse_json((tensor_file.metadata() or {}).get("kedge", "null"))
+        require(isinstance(metadata, dict), f"{path}: not a {what} that kedge wrote.")
+        if "version" in metadata or next(iter(metadata), None) == "sha256":
+            _check_version(path, what, advice, file, metadata)
+        if len(names := tensor_file.keys()) > MOST_TENSORS:
+            raise ValueError(f"it says that it holds {len(names)} tensors")
+        return metadata, {key: tensor_file.get_tensor(key) for key in sorted(names)}
+
+
+@contextmanager
+def reading(path: Path, what: str, advice: str = "") -> Iterator[None]:
+    """Turn errors while reading a safetensors file into one sentence."""
     try:
-        with _open(path) as file, safe_open(path, framework="pt") as tensor_file:
-            metadata = parse_json((tensor_file.metadata() or {}).get("kedge", "null"))
-            if not isinstance(metadata, dict):
-                raise KedgeError(f"{path}: not a {what} that kedge wrote.")
-            if "version" in metadata or next(iter(metadata), None) == "sha256":
-                _check_version(path, what, advice, file, metadata)
-            if len(names := tensor_file.keys()) > MOST_TENSORS:
-                raise ValueError(f"it says that it holds {len(names)} tensors")
-            return metadata, {key: tensor_file.get_tensor(key) for key in sorted(names)}
+        yield
     except (FileNotFoundError, NotADirectoryError):
         raise KedgeError(f"{path}: there is no {what} here{advice}.") from None
-    except IsADirectoryError:
-        raise KedgeError(f"{path}: this is a folder and not a {what}.") from None
-    except PermissionError:
-        raise KedgeError(f"{path}: you have no permission to read this file.") from None
     except (SafetensorError, ValueError, OSError, RecursionError, MemoryError) as error:
         reason = textwrap.shorten(str(getattr(error, "strerror", None) or error), 300)
-        raise KedgeError(f"{path}: not a {what}, or damaged ({reason}){advice}.") from None
+        message = f"{path}: not readable as a {what}, or damaged ({reason}){advice}."
+        raise KedgeError(message) from None
 
 
 def _check_version(
@@ -177,15 +184,15 @@ def _check_version(
 ) -> None:
     """Remove checksum and version from the metadata and check them."""
     checksum, version = metadata.pop("sha256", None), metadata.pop("version", None)
-    if checksum != _checksum(file, _read_header(file)):
-        raise KedgeError(f"{path}: the checksum does not match; the file is damaged{advice}.")
+    intact = checksum == _checksum(file, _read_header(file))
+    require(intact, f"{path}: the checksum does not match; the file is damaged{advice}.")
     if type(version) is not int or version < VERSION:
         raise ValueError(f"it says that its version is {version!r}")
-    if version > VERSION:
-        raise KedgeError(
-            f"{path}: this {what} was written by a newer kedge (file version {version}, this kedge "
-            f"reads up to {VERSION}); update kedge to read it."
-        )
+    require(
+        version == VERSION,
+        f"{path}: this {what} was written by a newer kedge (file version {version}, this kedge "
+        f"reads up to {VERSION}); update kedge to read it.",
+    )
 
 
 @contextmanager
