@@ -29,15 +29,12 @@ from kedge.utils.config_io import from_dict, to_dict
     ("kind", "values", "option"),
     [
         (EpisodeShape, {"n_way": 1}, "--n-way is 1"),
-        (EpisodeShape, {"n_way": (1, 5)}, "--n-way is 1"),
         (EpisodeShape, {"n_way": (8, 3)}, "--n-way: .*8 3"),
         (EpisodeShape, {"n_shot": 0}, "--n-shot is 0"),
         (EpisodeShape, {"n_query": 0}, "--n-query is 0"),
         (Schedule, {"epochs": 0}, "--epochs"),
-        (Schedule, {"val_episodes": 0}, "--val-episodes"),
         (Schedule, {"lr": 0.0}, "--lr"),
         (Schedule, {"lr": float("nan")}, "--lr"),
-        (Schedule, {"patience": -1}, "--patience"),
         (Schedule, {"tasks_per_step": 0}, "--tasks-per-step"),
         (Schedule, {"episodes": 10, "tasks_per_step": 3}, "--tasks-per-step"),
         (BackboneConfig, {"width": 0}, "--width"),
@@ -46,9 +43,7 @@ from kedge.utils.config_io import from_dict, to_dict
         # Options are validated before any image is read.
         (EpisodeOptions, {"n_way": 1}, "--n-way"),
         (RoundOptions, {"epochs": 0}, "--epochs"),
-        (RoundOptions, {"seed": -1}, "--seed"),
         (TrainOptions, {"width": 5000}, "--width"),
-        (TrainOptions, {"temperature": -1.0}, "--temperature"),
     ],
 )
 def test_impossible_values_name_the_option(kind: Any, values: dict[str, Any], option: str) -> None:
@@ -104,20 +99,15 @@ def test_missing_settings_are_the_defaults() -> None:
     ("kind", "data", "word"),
     [
         (EpisodeShape, {"n_way": "many"}, "'many'"),
-        (EpisodeShape, {"n_way": 5.0}, "5.0"),
         (EpisodeShape, {"n_way": True}, "True"),
-        (EpisodeShape, {"n_way": None}, "None"),
         (EpisodeShape, {"n_way": [3, 5, 7]}, "int"),
-        (EpisodeShape, {"n_way": [3, [5]]}, "int"),
         (EpisodeShape, {"n_query": [1, 5]}, "int"),
         (EpisodeShape, {"n_ways": 5}, "n_ways"),
         (EpisodeShape, [5, 5], "EpisodeShape"),
         (Schedule, {"lr": "fast"}, "'fast'"),
         (Schedule, {"tasks": "easy"}, "--sampling"),
-        (Schedule, {"tasks": 3}, "--sampling"),
         (TrainConfig, {"episode": 5}, "EpisodeShape"),
         (Experiment, {"seeds": ["a"]}, "'a'"),
-        (Experiment, {"data": 3}, "3"),
         (Experiment, {"test_ways": [[5, 10, 20]]}, "int"),
     ],
 )

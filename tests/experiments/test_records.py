@@ -117,6 +117,3 @@ def test_missing_and_damaged_runs_are_named(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(KedgeError, match=r"run\.json: damaged"):
             load_run(path)
-
-
-# ── record sets ──────────────────────────────────────────────────────────────────────────────

@@ -257,8 +257,7 @@ def test_stopped_after_any_write_it_continues_to_the_same_bits(
             raise Stopped
 
     original = atomic_io.write_atomically
-    for module in (atomic_io, runner, seed_run, records):
-        monkeypatch.setattr(module, "write_atomically", write_then_stop)
+    monkeypatch.setattr(atomic_io, "write_atomically", write_then_stop)
     stops, record = 0, None
     while record is None:
         left = stops + 1
