@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError
-from kedge.experiments import records, runner, seed_run
+from kedge.experiments import seed_run
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.records import Record
 from kedge.experiments.runner import run_experiment

@@ -45,7 +45,7 @@ class Speed:
         from kedge.data.open import open_images
         from kedge.training.speed import measure
         from kedge.training.step import load_compiler_in_background
-        from kedge.utils.atomic_io import write_atomically
+        from kedge.utils.atomic_io import write_text_atomically
 
         with progress.display():
             load_compiler_in_background()
@@ -53,7 +53,7 @@ class Speed:
             record = measure(table, self.backbone, self.episode, self.seconds)
         text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
         if self.out is not None:
-            write_atomically(self.out, lambda part: part.write_text(text, encoding="utf-8"))
+            write_text_atomically(self.out, text)
         if self.format == "json":
             print(text, end="")
         else:

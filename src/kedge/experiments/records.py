@@ -22,7 +22,7 @@ from kedge.evaluation.results import (
     Epoch,
     Score,
 )
-from kedge.utils.atomic_io import write_atomically
+from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.config_io import from_dict
 from kedge.utils.strict_json import parse_json
 
@@ -155,7 +155,7 @@ class Record:
     def save(self, path: str | Path) -> None:
         parts = (f"{_json(key)}: {_lines(value)}" for key, value in asdict(self).items())
         text = "{\n" + ",\n".join(parts) + "\n}\n"
-        write_atomically(Path(path), lambda part: part.write_text(text, encoding="utf-8"))
+        write_text_atomically(Path(path), text)
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
@@ -209,7 +209,7 @@ class RecordSet:
         }
         text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
         path = Path(folder) / INDEX
-        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text_atomically(path, text)
 
     @classmethod
     def load(cls, folder: str | Path) -> RecordSet:

@@ -25,7 +25,7 @@ from kedge.methods.registry import parse_method
 from kedge.models.model_file import current_spec
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import distributed, progress
-from kedge.utils.atomic_io import exclusive, write_atomically
+from kedge.utils.atomic_io import exclusive, write_text_atomically
 from kedge.utils.config_io import from_dict, option_name, to_dict
 from kedge.utils.progress import Tick
 from kedge.utils.strict_json import parse_json
@@ -93,7 +93,7 @@ def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experime
             "another --out."
         )
     text = json.dumps({**to_dict(experiment), "images": images}, indent=1) + "\n"
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_text_atomically(path, text)
     return experiment
 
 

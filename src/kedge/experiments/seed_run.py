@@ -40,7 +40,7 @@ from kedge.models.model import Model, new_model
 from kedge.training.round import RoundResult, remember, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
-from kedge.utils.atomic_io import load_tensors, save_tensors, write_atomically
+from kedge.utils.atomic_io import load_tensors, save_tensors, write_text_atomically
 from kedge.utils.env import environment, peak_memory_mb, reset_peak_memory
 from kedge.utils.progress import Tick
 from kedge.utils.seeding import torch_seed
@@ -65,7 +65,7 @@ class SeedRun:
         try:
             saved = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+            write_text_atomically(path, text)
             return
         except (OSError, UnicodeDecodeError) as error:
             raise KedgeError(f"{path}: cannot be read ({error}); use another --out.") from None
@@ -146,7 +146,7 @@ class SeedRun:
         peak = peak_memory_mb() if result.history else 0.0
         run = self._test(method, round, result, peak, folder)
         text = json.dumps(asdict(run), indent=1) + "\n"
-        write_atomically(done, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text_atomically(done, text)
         checkpoint.unlink(missing_ok=True)
         best = max((epoch.val_accuracy for epoch in run.history), default=None)
         summary = "no training"
