@@ -121,22 +121,27 @@ def python2(value: Any) -> bytes:
 
 
 def _python2(value: Any) -> bytes:
+    if isinstance(value, bool) or value is None:
+        return {True: b"\x88", False: b"\x89", None: b"N"}[value]
     if isinstance(value, int):
         return b"J" + struct.pack("<i", value)
     if isinstance(value, str | bytes):
-        raw = value.encode() if isinstance(value, str) else value
+        raw = value.encode("latin1") if isinstance(value, str) else value
         short = len(raw) < 256
         return (b"U" + bytes([len(raw)]) if short else b"T" + struct.pack("<i", len(raw))) + raw
     if isinstance(value, list):
         return b"](" + b"".join(map(_python2, value)) + b"e"
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(_python2, value)) + b"t"
     if isinstance(value, dict):
         return b"}(" + b"".join(_python2(k) + _python2(v) for k, v in value.items()) + b"u"
     assert isinstance(value, np.ndarray)
-    assert value.dtype == np.uint8
-    shape = b"(" + b"".join(map(_python2, value.shape)) + b"t"
-    dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
+    order, code = value.dtype.str[0], value.dtype.str[1:]
+    dtype = b"cnumpy\ndtype\n" + _python2((code, 0, 1)) + b"R"
+    dtype += _python2((3, order, None, None, None, -1, -1, 0)) + b"b"
     empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
-    return empty + b"(K\x01" + shape + dtype + b"K\x00tb\x89" + _python2(value.tobytes()) + b"tb"
+    state = b"(K\x01" + _python2(value.shape) + dtype + b"\x89" + _python2(value.tobytes()) + b"tb"
+    return empty + state
 
 
 def in_bytes(value: Any) -> Any:
@@ -145,7 +150,7 @@ def in_bytes(value: Any) -> Any:
         return value.encode()
     if isinstance(value, dict):
         return {in_bytes(k): in_bytes(v) for k, v in value.items()}
-    return value
+    return [in_bytes(v) for v in value] if isinstance(value, list) else value
 
 
 # ── miniImageNet ─────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Lists of images and their classes: CSV with a header, or JSON Lines.
+"""Lists of images and their classes, CSV or JSON Lines, and where the listed images are.
 
 Columns may have any of the usual names, see `IMAGE_COLUMNS` and below. A new column gets a tuple of
 names here, a field in `ListRow`, and is filled in by `read_rows`.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kedge.data.files.file_tree import FileTree, FolderTree
+from kedge.data.files.archives import DRIVE
+from kedge.data.files.file_tree import FileTree, FolderTree, is_hidden
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name
 
@@ -29,6 +32,11 @@ IMAGE_COLUMNS = (
 )
 CLASS_COLUMNS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
 PART_COLUMNS = ("split", "part", "subset", "partition", "set", "data_set")
+# Ravi's lists name the n-th image of a class; ImageNet's names hold a number of any length.
+RAVI_NAME = re.compile(r"(n\d{8})\d{3}(\d{5})\.jpe?g", re.IGNORECASE)
+IMAGENET_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
+# Parents of class folders that are tried for a list given alone, whose folder is not listed.
+CLASS_FOLDER_PARENTS = ("", "train/", "images/", "ILSVRC/Data/CLS-LOC/train/")
 
 
 class ListRow(NamedTuple):
@@ -60,10 +68,8 @@ def read_rows(text: str, path: Path) -> Iterator[ListRow]:
             waiting.clear()
     if waiting:
         names = ", ".join(map(display_name, [*columns][:8]))
-        raise KedgeError(
-            f"{path}: expected a column of images (filename, path, image …) and one of classes "
-            f"(label, class, category …); its columns are: {names}."
-        )
+        expected = "a column of images (such as path) and one of classes (such as label)"
+        raise KedgeError(f"{path}: expected {expected} but found {names}.")
 
 
 def peek_rows(tree: FileTree, name: str) -> list[ListRow]:
@@ -83,7 +89,7 @@ def peek_rows(tree: FileTree, name: str) -> list[ListRow]:
     return rows
 
 
-def _has_columns(columns: Mapping[str, object] | Sequence[str]) -> bool:
+def _has_columns(columns: Collection[str]) -> bool:
     return all(any(n in columns for n in names) for names in (IMAGE_COLUMNS, CLASS_COLUMNS))
 
 
@@ -128,6 +134,108 @@ def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            example = '{"path": "a.png", "class": "cat"}'
-            raise KedgeError(f"{path}: line {number} is no JSON object such as {example}.")
+            raise KedgeError(f"{path}: line {number} is no JSON object.")
         yield number, {_column(key): value for key, value in record.items()}
+
+
+class ImageLocator:
+    """Looks up listed images in a file tree.
+
+    If a list is given alone, its folder may hold anything: only the folders that the list refers to
+    are read then.
+    """
+
+    def __init__(self, tree: FileTree) -> None:
+        self.list_given_alone = len(tree.names) == 1 and tree.path.is_dir()
+        self.by_rank = False  # whether an image was found by its rank in an ImageNet folder
+        self._root = str(tree.path)
+        # Lists may hold full paths, with links in them or without.
+        roots = (os.path.abspath(tree.path), os.path.realpath(tree.path))
+        self._roots = tuple(f"{root.rstrip('/')}/" for root in roots)
+        self._files: dict[str, set[str]] = {}  # by folder
+        self._folders: dict[str, list[str]] = {}  # by their last component
+        self._ranked: dict[str, list[str]] = {}  # files of ImageNet folders, by number
+        if not self.list_given_alone:
+            for name in tree.names:
+                folder, slash, file = name.rpartition("/")
+                self._files.setdefault(folder + slash, set()).add(file)
+            for folder in sorted(self._files, key=lambda f: ("train/" not in f, f.count("/"), f)):
+                self._folders.setdefault(folder[:-1].rpartition("/")[2], []).append(folder)
+
+    def is_outside(self, image: str) -> bool:
+        """Whether a listed name leads out of the tree."""
+        name = image.replace("\\", "/")
+        if name.startswith("/"):
+            return self._relative(name) is None
+        return bool(DRIVE.match(name)) or ".." in name.split("/")
+
+    def find(self, row: ListRow, list_name: str, part: str) -> str | None:
+        """The path in the tree of a listed image.
+
+        Relative names are looked up in the list's folder and those above it, directly and in the
+        folders `images`, of the class and of the part; then in any folder of the class's name; then
+        by rank in a class folder of ImageNet.
+        """
+        name = row.image.replace("\\", "/")
+        if name.startswith("/"):
+            relative = self._relative(name)
+            return relative if relative is not None and self._exists(relative) else None
+        name = "/".join(p for p in name.split("/") if p not in ("", "."))
+        is_folder_name = not re.search(r"[/\\\0]", row.class_name) and not is_hidden(row.class_name)
+        of_class = f"{row.class_name}/" if is_folder_name else ""
+        subfolders = ["", "images/", of_class, f"images/{of_class}"]
+        subfolders += [f"{part}/", f"{part}/{of_class}"] if part else []
+        for parent in _parents(list_name):
+            for subfolder in dict.fromkeys(subfolders):
+                if self._exists(parent + subfolder + name):
+                    return parent + subfolder + name
+        for folder in self._folders_named(of_class[:-1]):
+            if self._exists(folder + name):
+                return folder + name
+        if ranked := RAVI_NAME.fullmatch(name.rpartition("/")[2]):
+            for folder in self._folders_named(ranked[1]):
+                files, rank = self._by_number(folder), int(ranked[2])
+                if 0 < rank <= len(files):
+                    self.by_rank = True
+                    return folder + files[rank - 1]
+        return None
+
+    def _relative(self, path: str) -> str | None:
+        """A full path relative to the tree, compared as text: links are not resolved."""
+        plain = posixpath.normpath(path)
+        return next((plain.removeprefix(r) for r in self._roots if plain.startswith(r)), None)
+
+    def _exists(self, name: str) -> bool:
+        folder, slash, file = name.rpartition("/")
+        return file in self._files_in(folder + slash)
+
+    def _files_in(self, folder: str) -> set[str]:
+        if self.list_given_alone and folder not in self._files:
+            try:
+                with os.scandir(os.path.join(self._root, folder)) as entries:
+                    self._files[folder] = {e.name for e in entries if e.is_file()}
+            except (OSError, ValueError):  # missing, or not a valid folder name
+                self._files[folder] = set()
+        return self._files.get(folder, set())
+
+    def _folders_named(self, name: str) -> list[str]:
+        if not name:
+            return []
+        if self.list_given_alone:
+            return [f"{parent}{name}/" for parent in CLASS_FOLDER_PARENTS]
+        return self._folders.get(name, [])
+
+    def _by_number(self, folder: str) -> list[str]:
+        if folder not in self._ranked:
+            matches = {f: m for f in self._files_in(folder) if (m := IMAGENET_NAME.fullmatch(f))}
+            self._ranked[folder] = sorted(matches, key=lambda file: int(matches[file][1]))
+        return self._ranked[folder]
+
+
+def _parents(name: str) -> Iterator[str]:
+    """The folder of a file and those above it, each with a final '/', up to the root ''."""
+    folder = name.rpartition("/")[0]
+    while folder:
+        yield f"{folder}/"
+        folder = folder.rpartition("/")[0]
+    yield ""

@@ -101,28 +101,22 @@ class ImageCursor:
         ends = self.shard.ends
         group = bisect_right(ends, row)
         row -= ends[group - 1] if group else 0
-        if group != self._group or row < self._at:
-            self._group, self._at, self._column = group, 0, ()
-            self._batches = self._begin(group)
-        while row >= self._at + len(self._column):
-            self._at += len(self._column)
-            self._column = ()
-            try:
-                self._column = next(self._batches).column(0)
-            except Exception:  # the end, or whatever pyarrow raises on damaged files
-                return b""
         try:
+            if group != self._group or row < self._at:
+                columns, size = [self.shard.image], self.shard.batch_size
+                self._batches = self._file.iter_batches(
+                    size, row_groups=[group], columns=columns, use_threads=False
+                )
+                self._group, self._at, self._column = group, 0, ()
+            while row >= self._at + len(self._column):
+                self._at += len(self._column)
+                self._column = ()
+                self._column = next(self._batches).column(0)
             value = self._column[row - self._at].as_py()
-        except Exception:
+        except Exception:  # the end, or whatever pyarrow raises on damaged files
             return b""
         value = value.get("bytes") if isinstance(value, dict) else value
         return value if isinstance(value, bytes) else b""
-
-    def _begin(self, group: int) -> Iterator[Any]:
-        """A generator, so that errors are raised by `next`."""
-        yield from self._file.iter_batches(
-            self.shard.batch_size, row_groups=[group], columns=[self.shard.image], use_threads=False
-        )
 
 
 def open_parquet(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
@@ -132,12 +126,9 @@ def open_parquet(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
         start, size = file.read(4), file.seek(0, 2)
         file.seek(max(size - 8, 0))
         end = file.read(8)
-    if start == b"PARE":
-        raise KedgeError(f"{path}: this Parquet file is encrypted; decrypt it first.")
-    if start != b"PAR1":
-        raise KedgeError(f"{path}: not a Parquet file, despite its name.")
-    if end[4:] != b"PAR1" or not 0 < int.from_bytes(end[:4], "little") <= size - 12:
-        raise _damaged(path, "its end is missing")
+    length = int.from_bytes(end[:4], "little")  # of the metadata
+    if start != b"PAR1" or end[4:] != b"PAR1" or not 0 < length <= size - 12:
+        raise _damaged(path, "encrypted, or no Parquet file")
     try:
         parquet = importlib.import_module("pyarrow.parquet")  # slow, so only when needed
     except ImportError:
@@ -176,9 +167,9 @@ def open_shard(path: Path, part: str) -> Shard:
         features = _features(schema)
         image, label = _image_column(schema), _label_column(schema, features)
         if not image or not label:
-            what = "labels (such as 'label')" if image else "encoded images (such as 'image')"
             columns = ", ".join(schema.names[:12])
-            raise KedgeError(f"{path}: expected a column of {what}, its columns are {columns}.")
+            expected = "columns of encoded images and of labels (such as image and label)"
+            raise KedgeError(f"{path}: expected {expected} but found {columns}.")
         kind = schema.field(label).type
         kind = str(kind.value_type if str(kind).startswith("dictionary") else kind)
         is_text = kind in ("string", "large_string", "string_view", "binary", "large_binary")
@@ -224,11 +215,9 @@ def _image_column(schema: Any) -> str | None:
 
 def _label_column(schema: Any, features: dict[str, Any]) -> str | None:
     names = {name.lower(): name for name in schema.names}
-    for name in LABEL_COLUMNS:
-        if name in names:
-            return names[name]
     with_names = [name for name in schema.names if _names(features.get(name))]
-    return with_names[0] if len(with_names) == 1 else None
+    usual = (names[name] for name in LABEL_COLUMNS if name in names)
+    return next(usual, with_names[0] if len(with_names) == 1 else None)
 
 
 def _features(schema: Any) -> dict[str, Any]:

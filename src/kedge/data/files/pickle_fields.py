@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from kedge.data.decode import MOST_PIXELS
-from kedge.data.files.file_tree import FileTree, reject_failed_download
+from kedge.data.files.file_tree import FileTree
 from kedge.data.files.unpickle import as_text, load_pickle
 from kedge.errors import KedgeError
 from kedge.utils.text import pluralize, skipped_remark
@@ -18,15 +18,10 @@ from kedge.utils.text import pluralize, skipped_remark
 
 def find_by_name(tree: FileTree, wanted: Collection[str]) -> dict[str, str]:
     """The path in the tree of each wanted file name; of several, the one nearest to the root."""
-    paths: dict[str, list[str]] = {}
-    for path in tree.names:
-        if (name := path.rpartition("/")[2]) in wanted:
-            paths.setdefault(name, []).append(path)
-    return {
-        name: min(paths[name], key=lambda path: (path.count("/"), path))
-        for name in wanted
-        if name in paths
-    }
+    paths = [path for path in tree.names if path.rpartition("/")[2] in wanted]
+    paths.sort(key=lambda path: (path.count("/"), path), reverse=True)
+    nearest = {path.rpartition("/")[2]: path for path in paths}
+    return {name: nearest[name] for name in wanted if name in nearest}
 
 
 def duplicate_remarks(tree: FileTree, found: dict[str, str]) -> tuple[str, ...]:
@@ -38,31 +33,27 @@ def duplicate_remarks(tree: FileTree, found: dict[str, str]) -> tuple[str, ...]:
 
 def load_dict(path: Path, *required: str) -> dict[Any, Any]:
     """The dict that a pickle holds, with text keys in place of the bytes of Python 2."""
-    reject_failed_download(path)
     record = load_pickle(path)
-    if not isinstance(record, dict):
-        keys = f" with {_quoted(required)}" if required else ""
-        raise KedgeError(f"{path}: expected a dict{keys} but found a {type(record).__name__}.")
-    record = {as_text(k) if isinstance(k, bytes) else k: v for k, v in record.items()}
-    if missing := [key for key in required if key not in record]:
-        keys = _quoted(map(str, list(record)[:6])) or "nothing"
-        raise KedgeError(f"{path}: expected {_quoted(missing)} in it but found {keys:.200}.")
-    return record
+    found = type(record).__name__
+    if isinstance(record, dict):
+        record = {as_text(k) if isinstance(k, bytes) else k: v for k, v in record.items()}
+        if all(key in record for key in required):
+            return record
+        found = ", ".join(ascii(key) for key in [*record][:6]) or "nothing"
+    keys = " and ".join(map(repr, required)) or "labels"
+    raise KedgeError(f"{path}: expected a dict with {keys} but found {found:.200}.")
 
 
 def check_pixels(value: Any, path: Path, key: str) -> UInt8[np.ndarray, "n h w 3"]:
     """The same array, if it holds RGB images."""
-    if not isinstance(value, np.ndarray):
-        found = f"a {type(value).__name__}"
-    elif value.dtype != np.uint8 or value.ndim != 4 or value.shape[3] != 3:
-        found = f"{value.dtype} of shape {'×'.join(map(str, value.shape)) or 'none'}"
-    elif not 0 < value.shape[1] * value.shape[2] <= MOST_PIXELS:
-        found = f"images of {value.shape[1]}×{value.shape[2]} px"
-    else:
-        return value
-    raise KedgeError(
-        f"{path}: expected '{key}' to be uint8 of shape images×height×width×3 but found {found}."
-    )
+    found = type(value).__name__
+    if isinstance(value, np.ndarray):
+        found = f"{value.dtype} of shape {value.shape}"
+        is_rgb = value.dtype == np.uint8 and value.ndim == 4 and value.shape[3] == 3
+        if is_rgb and 0 < value.shape[1] * value.shape[2] <= MOST_PIXELS:
+            return value
+    expected = f"'{key}' to be uint8 of shape images×height×width×3"
+    raise KedgeError(f"{path}: expected {expected} but found {found}.")
 
 
 def non_negative_ints(
@@ -84,9 +75,8 @@ def non_negative_ints(
 
 
 def is_int64(value: Any) -> bool:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        return False
-    return -(1 << 63) <= int(value) < 1 << 63
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_int and -(1 << 63) <= int(value) < 1 << 63
 
 
 def class_name(value: Any) -> str:
@@ -94,11 +84,8 @@ def class_name(value: Any) -> str:
     if not isinstance(value, str | bytes | memoryview) or len(value) > 1000:
         return ""
     name = as_text(value)
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # a surrogate
-        return ""
-    return name
+    has_surrogate = any("\ud800" <= character <= "\udfff" for character in name)
+    return "" if has_surrogate else name
 
 
 def class_names(value: Any, labels: Int64[np.ndarray, " n"]) -> list[str]:
@@ -109,7 +96,3 @@ def class_names(value: Any, labels: Int64[np.ndarray, " n"]) -> list[str]:
         return []
     names = [class_name(name) for name in value]
     return names if all(names) and len(set(names)) == len(names) else []
-
-
-def _quoted(keys: Iterable[str]) -> str:
-    return ", ".join(map(ascii, keys))  # on one line, whatever characters they hold

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.files.pickle_objects import (
     GLOBALS,
     MAX_DEPTH,
@@ -41,15 +42,11 @@ MAX_OPCODES = 15_000_000
 _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
 
 
-def load_pickle(path: str | Path) -> Any:
+def load_pickle(path: Path) -> Any:
     """The plain objects and arrays that a pickle file holds."""
-    try:
-        with open(path, "rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise KedgeError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError:
-        raise KedgeError(f"{path}: this file is empty; download it again.") from None
+    reject_failed_download(path)
+    with open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     machine = _Machine(path, data)
     try:
         return machine.run()
@@ -65,7 +62,7 @@ def as_text(value: str | bytes | memoryview) -> str:
 class _Machine:
     """The stack, the marks and the memo of one pickle."""
 
-    def __init__(self, path: str | Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.view = path, data, memoryview(data)
         self.pos, self.size = 0, len(data)
         self.stack: list[Any] = []

@@ -9,28 +9,45 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kedge.data.in_memory.dataset import Contents, read_dataset
+from kedge.data.decode import RawImage
 from kedge.data.in_memory.images import (
+    CHANNELS,
     IN_MEMORY,
     InMemoryImages,
-    check_batch_shape,
+    Label,
     image_digest,
     is_array,
+    names_cover,
+    to_class_names,
+    to_label,
+    to_labels,
     to_numpy,
     to_raw_image,
     wrong,
 )
-from kedge.data.in_memory.labels import Label, names_cover, to_class_names, to_label, to_labels
 from kedge.data.index import ConcatImages, ImageIndex, evenly_spaced, names_of_numbers
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.text import pluralize, skipped_remark
 
 MAX_DIGESTED = 10_000  # images that are read for the stamp and checked
+LABEL_ATTRIBUTES = ("targets", "labels", "_labels")  # of data sets
+N_PROBES = 8  # items of a data set that are read to check it, besides the first three
+
+
+class Contents(NamedTuple):
+    """What objects in memory hold, before class names are made unique and sorted."""
+
+    form: str
+    sources: list[InMemoryImages]
+    labels: list[Label]
+    names: tuple[str, ...] | None = None  # of classes, by label
+    remarks: Sequence[str] = ()
+    digest: bytes | None = None  # of some images, if they have been read
 
 
 def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex:
@@ -38,27 +55,24 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
 
     Args:
         images: `(images, labels)`, `(images, labels, class names)`, `{class name: images}`, or a
-            data set with `__len__` and `__getitem__` → (image, label).
+            data set with `__len__` and `__getitem__` → (image, label), such as torchvision's.
         arrays_inverted: see `InMemoryImages`.
     """
-    contents = _contents(images)
-    distinct = list(dict.fromkeys(contents.labels))
-    given = contents.names
+    form, sources, given_labels, given, remarks, digest = _contents(images)
+    distinct = list(dict.fromkeys(given_labels))
     names = names_of_numbers([given[x] if given and isinstance(x, int) else x for x in distinct])
     classes = tuple(sorted(names))
     order = {name: i for i, name in enumerate(classes)}
     number = {label: order[name] for label, name in zip(distinct, names, strict=True)}
-    labels = np.fromiter((number[x] for x in contents.labels), np.int64, len(contents.labels))
-    digest = _digest(contents.sources) if contents.digest is None else contents.digest
-    remarks = tuple(contents.remarks)
-    if any(_has_floats(source) for source in contents.sources if len(source)):
-        remarks += ("floats from 0 to 1 were converted to whole numbers from 0 to 255",)
-    form = contents.form
+    labels = np.fromiter((number[x] for x in given_labels), np.int64, len(given_labels))
+    digest = _digest(sources) if digest is None else digest
+    if any(_has_floats(source) for source in sources if len(source)):
+        remarks = (*remarks, "floats from 0 to 1 were converted to whole numbers from 0 to 255")
     sha = hashlib.sha256("\0".join((form, *classes)).encode())
     sha.update(labels.tobytes() + digest)
+    source = ConcatImages([replace(s, arrays_inverted=arrays_inverted) for s in sources])
     stamp = sha.hexdigest()
-    source = ConcatImages([replace(s, arrays_inverted=arrays_inverted) for s in contents.sources])
-    return ImageIndex(IN_MEMORY, form, classes, labels, source, stamp, remarks=remarks)
+    return ImageIndex(IN_MEMORY, form, classes, labels, source, stamp, remarks=tuple(remarks))
 
 
 def _contents(images: Any) -> Contents:
@@ -67,22 +81,19 @@ def _contents(images: Any) -> Contents:
     if isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
         return _read_pair(*images)
     if hasattr(images, "__len__") and hasattr(images, "__getitem__") and not is_array(images):
-        return read_dataset(images)
+        return _read_dataset(images)
     kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
     raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
 
 
 def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:
-    source = _source(images, "image")
-    checked = to_labels(labels)
+    source, checked = _source(images, "image"), to_labels(labels)
     if len(checked) != len(source):
         n_labels = pluralize(len(checked), "label")
         raise wrong(f"{pluralize(len(source), 'image')} but {n_labels}")
-    names = None if classes is None else to_class_names(classes)
-    if classes is not None and names is None:
-        raise wrong("the class names must be a list of texts")
-    if names and not names_cover(names, checked):
-        raise wrong(f"some labels are not among the {len(names)} classes; labels count from 0")
+    names = to_class_names(classes)
+    if classes is not None and (names is None or not names_cover(names, checked)):
+        raise wrong("the class names must be a list of texts, one for each label from 0")
     return Contents("images and labels", [source], checked, names)
 
 
@@ -103,7 +114,10 @@ def _source(images: Any, noun: str) -> InMemoryImages:
     if is_array(images) and len(shape) == 1 and to_numpy(images).dtype.kind in "OU":
         images = to_numpy(images).tolist()  # images of different sizes, or paths
     if is_array(images):
-        check_batch_shape(shape)  # the shape alone: converting HDF5 would read all of it
+        # The shape alone is checked: converting HDF5 would read all of it.
+        if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in CHANNELS):
+            shapes = "N×H×W, N×H×W×3 or N×3×H×W"
+            raise wrong(f"the array has the shape {shape}; expected several images, {shapes}")
         return InMemoryImages(noun, images, range(shape[0]))
     if isinstance(images, str | bytes | Path) or not isinstance(images, Sequence):
         kinds = "an array of several images, or a list of arrays, Pillow images or paths"
@@ -116,21 +130,21 @@ def _digest(sources: list[InMemoryImages]) -> bytes:
     digest = hashlib.sha256()
     ends = np.cumsum([len(source) for source in sources])
     numbers = evenly_spaced(int(ends[-1]) if len(ends) else 0, MAX_DIGESTED)
-    n_failed = 0
-    first_error: Exception | None = None
+    errors: list[str] = []
     with progress.task("looking at images", len(numbers)) as tick:
         for i in numbers:
             source = sources[k := int(np.searchsorted(ends, i, side="right"))]
             try:
-                raw = to_raw_image(source.item(i - int(ends[k]) + len(source)))
-                digest.update(image_digest(raw))
+                digest.update(
+                    image_digest(to_raw_image(source.item(i - int(ends[k]) + len(source))))
+                )
             except KedgeError:
                 raise
             except Exception as error:
-                first_error, n_failed = first_error or error, n_failed + 1
+                errors.append(str(error)[:120])
             tick(1)
-    if numbers and n_failed == len(numbers):
-        raise wrong(f"no image could be loaded ({str(first_error)[:120]})")
+    if errors and len(errors) == len(numbers):
+        raise wrong(f"no image could be loaded ({errors[0]})")
     return digest.digest()
 
 
@@ -140,3 +154,102 @@ def _has_floats(source: InMemoryImages) -> bool:
         return is_array(image) and to_numpy(image).dtype.kind == "f"
     except Exception:
         return False
+
+
+def _read_dataset(dataset: Any) -> Contents:
+    form = f"data set {type(dataset).__name__}"
+    try:
+        n = len(dataset)
+    except Exception as error:
+        raise wrong(f"the {form} has no length ({error})") from None
+    if n == 0:
+        raise wrong(f"the {form} is empty")
+    probes = _probe(dataset, n)
+    known, reliable, names = _known_labels(dataset, n)
+    rows: Sequence[int] = range(n)
+    remarks: list[str] = []
+    if reliable and known and all(known[i] == label for i, (label, _) in probes.items()):
+        labels = known
+    else:
+        labels, rows, remarks = _read_all_labels(dataset, n)
+    # If the items have other labels than the attribute, the names may belong to those.
+    differ = known is not None and [known[i] for i in rows] != labels
+    if names is not None and (differ or not names_cover(names, labels)):
+        remarks.append("the class names of the data set do not fit its labels and are not used")
+        names = None
+    digest = hashlib.sha256()
+    for i, (_, raw) in probes.items():
+        again = next(InMemoryImages("", dataset, [i], has_labels=True).fetch([0]))
+        if image_digest(again) != image_digest(raw):
+            digest = hashlib.sha256()
+            remarks.append(
+                "an image differs each time it is read: give the data set without random transforms"
+            )
+            break
+        digest.update(image_digest(raw))
+    images = InMemoryImages("item", dataset, rows, has_labels=True)
+    return Contents(form, [images], labels, names, remarks, digest.digest())
+
+
+def _probe(dataset: Any, n: int) -> dict[int, tuple[Label, RawImage]]:
+    """Label and image of a few items, without those that raise."""
+    probes: dict[int, tuple[Label, RawImage]] = {}
+    errors: list[str] = []
+    for i in sorted({*range(min(3, n)), *evenly_spaced(n, N_PROBES)}):
+        try:
+            item = dataset[i]
+            if not isinstance(item, tuple | list) or len(item) < 2:
+                kind = type(item).__name__
+                raise wrong(f"item {i} of the data set is of type {kind}, not (image, label)")
+            probes[i] = to_label(item[1]), to_raw_image(item[0])
+        except KedgeError:
+            raise
+        except Exception as error:
+            errors.append(f"{type(error).__name__} ({str(error)[:120]})")
+    if not probes:
+        raise wrong(f"no item of the data set could be read, the first raises {errors[0]}")
+    return probes
+
+
+def _known_labels(dataset: Any, n: int) -> tuple[list[Label] | None, bool, tuple[str, ...] | None]:
+    """Labels from an attribute of the data set, or of the one it is a subset of; whether they are
+    reliable; and class names."""
+    labels: list[Label] | None = None
+    # A wrapper's inherited attribute, or a transform, may differ from what the items say.
+    own = {*getattr(dataset, "__dict__", ()), *dir(type(dataset))}
+    reliable = getattr(dataset, "target_transform", None) is None
+    for attribute in LABEL_ATTRIBUTES:
+        try:
+            labels = to_labels(getattr(dataset, attribute))
+        except Exception:  # no such attribute, or something else
+            continue
+        if len(labels) == n:
+            reliable = reliable and attribute in own
+            break
+        labels = None
+    names = to_class_names(getattr(dataset, "classes", None))
+    if labels is None and hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a Subset
+        try:
+            rows = [int(i) for i in dataset.indices]
+            of_all, reliable, names = _known_labels(dataset.dataset, len(dataset.dataset))
+            labels = [of_all[i] for i in rows] if of_all is not None else None
+        except Exception:
+            return None, False, None
+    return labels, reliable, names
+
+
+def _read_all_labels(dataset: Any, n: int) -> tuple[list[Label], list[int], list[str]]:
+    """Labels and positions of all items that can be read, and remarks on the others."""
+    labels: dict[int, Label] = {}
+    unreadable: list[str] = []
+    with progress.task("reading labels", n) as tick:
+        for i in range(n):
+            try:
+                labels[i] = to_label(dataset[i][1])
+            except KedgeError:
+                raise
+            except Exception as error:
+                unreadable.append(f"item {i} ({type(error).__name__})")
+            tick(1)
+    remarks = skipped_remark(unreadable, "item", "could not be read")
+    return to_labels([*labels.values()]), [*labels], [*remarks]

@@ -1,4 +1,4 @@
-"""Images as Python objects: arrays, tensors, Pillow images, encoded bytes or paths.
+"""Images (arrays, tensors, Pillow images, bytes or paths) and labels as Python objects.
 
 PyTorch is not imported: a tensor is recognised by its methods.
 """
@@ -17,12 +17,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from kedge.data.decode import RawImage, bit_depth, on_white, to_8_bits
-from kedge.data.index import ImageSource
+from kedge.data.index import ImageSource, unique_names
 from kedge.errors import KedgeError
 
 IN_MEMORY = Path("images given in memory")  # in place of a path in errors and indexes
 CHANNELS = (1, 3, 4)
 TOLERANCE = 0.02  # resized floats overshoot [0, 1] a little
+Label = int | str  # all labels of a data set are of one type
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class InMemoryImages(ImageSource):
 
     noun: str  # what to call an item in messages
     items: Any  # array, list or data set
-    rows: Sequence[int] | np.ndarray  # positions in `items`
+    rows: Sequence[int]  # positions in `items`
     has_labels: bool = False  # items are (image, label)
     # Arrays and tensors may come from a table that is inverted already: inverting them here leaves
     # them as they are when the index is decoded with inversion.
@@ -43,7 +44,7 @@ class InMemoryImages(ImageSource):
     def name(self, i: int) -> str:
         if isinstance(self.items, list | tuple) and isinstance(self.item(i), str | Path):
             return str(self.item(i))
-        return f"{self.noun} {int(self.rows[i])}"
+        return f"{self.noun} {self.rows[i]}"
 
     def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
         for i in numbers:
@@ -56,7 +57,7 @@ class InMemoryImages(ImageSource):
             yield 255 - raw if invert and isinstance(raw, np.ndarray) else raw
 
     def item(self, i: int) -> Any:
-        item = self.items[int(self.rows[i])]
+        item = self.items[self.rows[i]]
         return item[0] if self.has_labels else item
 
 
@@ -85,16 +86,9 @@ def to_raw_image(image: Any) -> RawImage:
     if isinstance(image, Image.Image):
         return _from_pillow(image)
     if not is_array(image):
-        kinds = "an array, a tensor, a Pillow image or a path"
-        raise wrong(f"an image is of type {type(image).__name__}; expected {kinds}")
+        raise wrong(f"an image is of type {type(image).__name__}; expected an array or a path")
     pixels = _to_uint8(_channels_last(to_numpy(image), is_tensor=hasattr(image, "detach")))
     return np.asarray(on_white(Image.fromarray(pixels))) if pixels.shape[2:] == (4,) else pixels
-
-
-def check_batch_shape(shape: tuple[int, ...]) -> None:
-    if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in CHANNELS):
-        shapes = "N×H×W, N×H×W×3 or N×3×H×W"
-        raise wrong(f"the array has the shape {shape}; expected several images, {shapes}")
 
 
 def image_digest(raw: RawImage) -> bytes:
@@ -104,9 +98,7 @@ def image_digest(raw: RawImage) -> bytes:
         return f"{raw}\0{info.st_size} {info.st_mtime_ns}".encode()
     if isinstance(raw, bytes):
         return hashlib.blake2b(raw).digest()
-    digest = hashlib.blake2b(str(raw.shape).encode())
-    digest.update(np.ascontiguousarray(raw).data)
-    return digest.digest()
+    return hashlib.blake2b(str(raw.shape).encode() + raw.tobytes()).digest()
 
 
 def _channels_last(array: np.ndarray, is_tensor: bool) -> np.ndarray:
@@ -152,3 +144,43 @@ def _encode(image: Image.Image, format: str, **options: int) -> bytes:
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
+
+
+def to_label(value: Any) -> Label:
+    if is_array(value) and to_numpy(value).size == 1:
+        value = to_numpy(value).reshape(()).item()
+    if isinstance(value, str) and value.strip():
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    raise wrong(f"a label is {str(value)[:40]!r}; expected a whole number or text per image")
+
+
+def to_labels(values: Any) -> list[Label]:
+    """Labels from an array or a sequence; all are text, or all are numbers from 0."""
+    if is_array(values):
+        array = to_numpy(values)
+        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        values = array.tolist() if array.ndim == 1 and array.dtype.kind in "iubUO" else None
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise wrong("the labels are no list or array with one whole number or text per image")
+    labels = [to_label(value) for value in values]
+    negative = any(isinstance(label, int) and label < 0 for label in labels)
+    if negative or len(set(map(type, labels))) > 1:
+        raise wrong("labels must be all text, or all whole numbers from 0")
+    return labels
+
+
+def to_class_names(values: Any) -> tuple[str, ...] | None:
+    """Class names from a list of texts, or of tuples of words as for ImageNet; else None."""
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if not isinstance(values, list | tuple) or not values:
+        return None
+    names = [", ".join(map(str, v)) if isinstance(v, list | tuple) else v for v in values]
+    return unique_names(names) if all(isinstance(n, str) and n.strip() for n in names) else None
+
+
+def names_cover(names: tuple[str, ...], labels: Sequence[Label]) -> bool:
+    """Whether every label is a position in `names` or one of them."""
+    known = set(names)
+    return all(x < len(names) if isinstance(x, int) else x in known for x in labels)

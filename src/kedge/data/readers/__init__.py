@@ -17,16 +17,17 @@ from kedge.data.files import open_tree
 from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
-from kedge.data.readers.cifar100 import Cifar100Reader
-from kedge.data.readers.cifar_folders import CifarFoldersReader
 from kedge.data.readers.folder import FolderReader
 from kedge.data.readers.image_list import ImageListReader
-from kedge.data.readers.labelled_arrays import LabelledArraysReader
-from kedge.data.readers.mini_cache import MiniCacheReader
+from kedge.data.readers.listed_folders import CifarFoldersReader, TinyImageNetReader
 from kedge.data.readers.omniglot import OmniglotReader
 from kedge.data.readers.parquet import ParquetReader
+from kedge.data.readers.pickled_arrays import (
+    Cifar100Reader,
+    LabelledArraysReader,
+    MiniCacheReader,
+)
 from kedge.data.readers.tiered import TieredReader
-from kedge.data.readers.tiny_imagenet import TinyImageNetReader
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from kedge.data.files.file_tree import FileTree
-from kedge.data.index import ImageIndex
+from kedge.data.index import FileImages, ImageIndex, build_index
 
 
 class Reader(ABC):
@@ -23,3 +25,18 @@ class Reader(ABC):
 
         Raises a `KedgeError` that names the file and what is wrong with it.
         """
+
+
+def index_files(
+    tree: FileTree, form: str, labels: Mapping[str, tuple[str, str]], **options: Any
+) -> ImageIndex:
+    """The index of image files, from the class and the part (or "") of each; see `build_index`."""
+    parts = [part for _, part in labels.values()]
+    return build_index(
+        tree,
+        form,
+        [class_name for class_name, _ in labels.values()],
+        FileImages(tree, list(labels)),
+        parts=parts if any(parts) else (),
+        **options,
+    )

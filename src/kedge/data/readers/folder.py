@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 
 from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree, FolderTree, unsupported_image_types
-from kedge.data.index import PART_NAMES, FileImages, ImageIndex, build_index
-from kedge.data.readers.base import Reader
+from kedge.data.index import PART_NAMES, ImageIndex
+from kedge.data.readers.base import Reader, index_files
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -27,33 +27,31 @@ class FolderReader(Reader):
         folders = {_folder(name) for name in images}
         depth = _wrapper_depth(folders)
         is_split = _is_split(folders, depth)
-        part_and_class = {folder: _part_and_class(folder, depth, is_split) for folder in folders}
-        names, classes, parts, outside = [], [], [], []
-        for image in images:
-            part, class_name = part_and_class[_folder(image)]
-            if class_name is None:
-                outside.append(image)
-                continue
-            names.append(image)
-            classes.append(class_name)
-            parts.append(part)
-        if not names:
+        label_of = {
+            folder: label
+            for folder in {_folder(name) for name in tree.names}
+            if (label := _class_and_part(folder, depth, is_split)) is not None
+        }
+        labels = {name: label_of[_folder(name)] for name in images if _folder(name) in label_of}
+        outside = [name for name in images if name not in labels]
+        if not labels:
             raise KedgeError(f"{tree.path}: no class found; expected one sub-folder per class.")
-        found = ", ".join(part for part in PARTS if part in set(parts))
-        class_folders = [folder for folder in folders if part_and_class[folder][1] is not None]
-        return build_index(
+        found = set(labels.values())
+        parts = ", ".join(part for part in PARTS if part in {part for _, part in found})
+        empty = sorted({name for name, _ in label_of.values()} - {name for name, _ in found})
+        in_class_folders = (name for name in tree.names if _folder(name) in label_of)
+        return index_files(
             tree,
-            f"{self.form}, split in {found}" if is_split else self.form,
-            classes,
-            FileImages(tree, names),
-            parts=parts if is_split else (),
+            f"{self.form}, split in {parts}" if is_split else self.form,
+            labels,
+            files=list(labels),
+            ignored=outside,
             remarks=(
                 *skipped_remark(outside, "image", "outside the class folders"),
-                *_skipped_in_class_folders(tree, depth, is_split, set(classes)),
-                *_nesting_hint(tree, class_folders, depth + is_split, is_split),
+                *skipped_remark(empty, "folder", "no image in it"),
+                *unsupported_image_types(in_class_folders),
+                *_nesting_hint(tree, folders & label_of.keys(), depth + is_split, is_split),
             ),
-            files=names,
-            ignored=outside,
         )
 
 
@@ -108,31 +106,14 @@ def _only_part(paths: Iterable[list[str]]) -> tuple[str, list[str]]:
     return several[0], sorted(within[several[0]])
 
 
-def _part_and_class(folder: str, depth: int, is_split: bool) -> tuple[str, str | None]:
-    """Part and class of the images in a folder; the class is None outside the class folders."""
+def _class_and_part(folder: str, depth: int, is_split: bool) -> tuple[str, str] | None:
+    """Class and part of the images in a folder; None outside the class folders."""
     path = folder.split("/")[depth:] if folder else []
     part = PART_NAMES.get(path.pop(0).lower()) if is_split and path else ""
-    return part or "", (path[0] if path and part is not None else None)
+    return (path[0], part) if path and part is not None else None
 
 
-def _skipped_in_class_folders(
-    tree: FileTree, depth: int, is_split: bool, classes: set[str]
-) -> tuple[str, ...]:
-    """Remarks on class folders without images, and on unsupported files in class folders."""
-    class_of = {
-        folder: name
-        for folder in {_folder(name) for name in tree.names}
-        if (name := _part_and_class(folder, depth, is_split)[1]) is not None
-    }
-    return (
-        *skipped_remark(sorted(set(class_of.values()) - classes), "folder", "no image in it"),
-        *unsupported_image_types(name for name in tree.names if _folder(name) in class_of),
-    )
-
-
-def _nesting_hint(
-    tree: FileTree, folders: Collection[str], level: int, is_split: bool
-) -> tuple[str, ...]:
+def _nesting_hint(tree: FileTree, folders: set[str], level: int, is_split: bool) -> tuple[str, ...]:
     """A remark if folders taken for classes may be groups of classes, or a part of a split.
 
     They may be groups if none has images directly in it and most hold several folders of different
@@ -140,17 +121,14 @@ def _nesting_hint(
     """
     paths = [folder.split("/") for folder in sorted(folders)]
     part, in_part = _only_part(path[level:] for path in paths)
-    named = [
-        path
-        for path in paths
-        if len(path) > level + 1 and path[level + 1].lower() not in PART_NAMES
-    ]
+    nested = [path for path in paths if len(path) > level + 1]
+    named = [path for path in nested if path[level + 1].lower() not in PART_NAMES]
     within: dict[str, set[str]] = {path[level]: set() for path in paths}
     for path in named:
         inner = path[level + 1]
         within[path[level]].add(inner if WNID.fullmatch(inner) else re.sub(r"\d+", "", inner))
     groups = [name for name, inner in within.items() if len(inner) > 1]
-    if all(len(path) > level + 1 for path in paths) and 2 * len(groups) >= len(within):
+    if nested == paths and 2 * len(groups) >= len(within):
         first = next(path for path in named if path[level] == groups[0])
         outer, inner = "/".join(first[: level + 1]), first[level + 1]
     elif part and not is_split:
@@ -158,7 +136,5 @@ def _nesting_hint(
     else:
         return ()
     target = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
-    return (
-        f"all images of {display_name(outer)} are in sub-folders: if {display_name(inner)} is a "
-        f"class, give {display_name(str(target))}",
-    )
+    what = f"all images of {display_name(outer)} are in sub-folders"
+    return (f"{what}: if {display_name(inner)} is a class, give {display_name(str(target))}",)

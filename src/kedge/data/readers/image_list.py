@@ -1,20 +1,23 @@
 """A CSV or JSON Lines list of images and their classes, and the images in folders around it.
 
 `{train,val,test}.csv` are the parts of a split, as in Ravi's miniImageNet; otherwise there is one
-list of any name, perhaps with a column for the part. `files/list_file.py` parses the lists and
-`files/image_locator.py` finds the images.
+list of any name, perhaps with a column for the part.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.image_locator import IMAGENET_NAME, ImageLocator
-from kedge.data.files.list_file import ListRow, is_list, peek_rows, read_rows
-from kedge.data.index import PART_NAMES, FileImages, ImageIndex, build_index, names_of_numbers
-from kedge.data.readers.base import Reader
+from kedge.data.files.list_file import (
+    IMAGENET_NAME,
+    ImageLocator,
+    ListRow,
+    is_list,
+    peek_rows,
+    read_rows,
+)
+from kedge.data.index import PART_NAMES, ImageIndex, names_of_numbers
+from kedge.data.readers.base import Reader, index_files
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -38,12 +41,7 @@ class ImageListReader(Reader):
             found = ", ".join(map(display_name, lists[:4])) or "none"
             raise KedgeError(f"{tree.path}: expected one list but found {found}; give its path.")
         locator = ImageLocator(tree)
-        entries = _Entries(locator)
-        for name in lists:
-            for row in read_rows(tree.read_text(name), tree.path / name):
-                entries.add(row, name, tree.path / name)
-        entries.check_any_found(tree.path / lists[0])
-        labels = entries.labels
+        labels, row_remarks = _read_lists(tree, lists, locator)
         if locator.list_given_alone:
             names, unlisted = sorted(labels), []
         else:
@@ -56,17 +54,16 @@ class ImageListReader(Reader):
         # The part of an image is never guessed: test images could end up in training.
         no_part = [name for name in names if has_split and not part_of[name]]
         names = [name for name in names if part_of[name]] if no_part else names
-        return build_index(
+        classes = _sortable([labels[name][0] for name in names])
+        return index_files(
             tree,
             self.form + (", by rank in the folders of ImageNet" if locator.by_rank else ""),
-            _sortable([labels[name][0] for name in names]),
-            FileImages(tree, names),
-            parts=[part_of[name] for name in names] if has_split else (),
+            {name: (c, part_of[name]) for name, c in zip(names, classes, strict=True)},
             files=[*lists, *names],
             ignored=[name for name in tree.names if looks_like_image(name)],
             remarks=(
                 *list_remarks,
-                *entries.remarks(),
+                *row_remarks,
                 *skipped_remark(no_part, "image", "in no part of the list's split"),
                 *skipped_remark(unlisted, "image", "in no list"),
             ),
@@ -119,60 +116,45 @@ def _folder_of_part(row: ListRow, list_name: str) -> str:
     return _part_of_list(list_name) or (row.part if row.part.lower() in PART_NAMES else "")
 
 
-class _Entries:
-    """The rows of all lists, sorted by what can be done with them."""
-
-    def __init__(self, locator: ImageLocator) -> None:
-        self.labels: dict[str, tuple[str, str]] = {}  # class and part of each image
-        self._locator = locator
-        self._interned: dict[tuple[str, str], tuple[str, str]] = {}  # saves memory on long lists
-        self._missing: list[str] = []
-        self._incomplete: list[str] = []
-        self._repeated: list[str] = []
-        self._contradictory: list[str] = []
-
-    def add(self, row: ListRow, list_name: str, list_path: Path) -> None:
-        if not row.image or not row.class_name:
-            self._incomplete.append(f"line {row.line} of {list_name}")
-            return
-        if self._locator.is_outside(row.image):
-            raise KedgeError(
-                f"{list_path}: line {row.line} names {display_name(row.image)}, outside of this "
-                "folder; expected paths relative to the list, or full paths within the folder."
-            )
-        try:
-            row.class_name.encode()
-        except UnicodeEncodeError:
-            what = f"line {row.line} has an invalid class name, {row.class_name!a}"
-            raise KedgeError(f"{list_path}: {what}.") from None
-        image = self._locator.find(row, list_name, _folder_of_part(row, list_name))
-        if image is None:
-            self._missing.append(row.image)
-            return
-        label = (row.class_name, _part_of_list(list_name) or row.part)
-        label = self._interned.setdefault(label, label)
-        if image not in self.labels:
-            self.labels[image] = label
-        elif self.labels[image] == label:
-            self._repeated.append(image)
-        else:
-            self._contradictory.append(image)
-
-    def check_any_found(self, list_path: Path) -> None:
-        if not self.labels and self._missing:
-            first = display_name(self._missing[0])
-            what = f"none of the listed images exists, the first is {first}"
-            raise KedgeError(f"{list_path}: {what}; put them beside the list or in 'images'.")
-        if not self.labels:
-            raise KedgeError(f"{list_path}: no line has both an image and a class.")
-
-    def remarks(self) -> tuple[str, ...]:
-        return (
-            *skipped_remark(self._missing, "image", "listed, but missing"),
-            *skipped_remark(self._incomplete, "line", "no image or no class"),
-            *skipped_remark(self._repeated, "image", "listed again"),
-            *skipped_remark(self._contradictory, "image", "listed again, other class or part"),
-        )
+def _read_lists(
+    tree: FileTree, lists: list[str], locator: ImageLocator
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """Class and part of each listed image that exists, and remarks on other rows."""
+    labels: dict[str, tuple[str, str]] = {}
+    interned: dict[tuple[str, str], tuple[str, str]] = {}  # saves memory on long lists
+    missing, incomplete, repeated, contradictory = (list[str]() for _ in range(4))
+    for name in lists:
+        path = tree.path / name
+        for row in read_rows(tree.read_text(name), path):
+            if not row.image or not row.class_name:
+                incomplete.append(f"line {row.line} of {name}")
+                continue
+            if locator.is_outside(row.image):
+                what = f"line {row.line} names {display_name(row.image)}, outside of this folder"
+                raise KedgeError(f"{path}: {what}; expected paths relative to the list.")
+            try:
+                row.class_name.encode()
+            except UnicodeEncodeError:
+                what = f"line {row.line} has an invalid class name, {row.class_name!a}"
+                raise KedgeError(f"{path}: {what}.") from None
+            image = locator.find(row, name, _folder_of_part(row, name))
+            label = (row.class_name, _part_of_list(name) or row.part)
+            if image is None:
+                missing.append(row.image)
+            elif image not in labels:
+                labels[image] = interned.setdefault(label, label)
+            else:
+                (repeated if labels[image] == label else contradictory).append(image)
+    if not labels:
+        first = f", the first missing one is {display_name(missing[0])}" if missing else ""
+        what = f"no line has both a class and an image that exists{first}"
+        raise KedgeError(f"{tree.path / lists[0]}: {what}; put the images beside the list.")
+    return labels, [
+        *skipped_remark(missing, "image", "listed, but missing"),
+        *skipped_remark(incomplete, "line", "no image or no class"),
+        *skipped_remark(repeated, "image", "listed again"),
+        *skipped_remark(contradictory, "image", "listed again, other class or part"),
+    ]
 
 
 def _sortable(names: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kedge.data.decode import RawImage
 from kedge.data.files import pickle_fields
-from kedge.data.files.file_tree import FileTree, reject_failed_download
+from kedge.data.files.file_tree import FileTree
 from kedge.data.files.npz import npz_images
 from kedge.data.files.unpickle import load_pickle
 from kedge.data.index import (
@@ -26,8 +26,8 @@ from kedge.errors import KedgeError
 
 PARTS = ("train", "val", "test")
 # Both hold the same images. PNGs are preferred: they are smaller, and their channels are RGB.
-PNG, ARRAY = "{}_images_png.pkl", "{}_images.npz"
-IMAGE_FILES = tuple(form.format(part) for part in PARTS for form in (PNG, ARRAY))
+SUFFIXES = ("_images_png.pkl", "_images.npz")
+IMAGE_FILES = tuple(part + suffix for part in PARTS for suffix in SUFFIXES)
 LABEL_FILES = {f"{part}_labels.pkl": part for part in PARTS}
 
 
@@ -41,14 +41,14 @@ class TieredReader(Reader):
         paths = pickle_fields.find_by_name(tree, IMAGE_FILES)
         remarks, forms, files = [*pickle_fields.duplicate_remarks(tree, paths)], [], []
         sources, names, parts = list[ImageSource](), list[str](), list[str]()
-        for part in PARTS:
-            image_files = [paths[f] for form in (PNG, ARRAY) if (f := form.format(part)) in paths]
+        for label_name, part in LABEL_FILES.items():
+            image_files = [paths[part + s] for s in SUFFIXES if part + s in paths]
             if not image_files:
                 continue
             if len(image_files) == 2:
                 remarks.append(f"{image_files[1]} skipped (same images as {image_files[0]})")
             name = image_files[0]
-            path, label_name = tree.local_path(name), f"{part}_labels.pkl"
+            path = tree.local_path(name)
             label_path = path.with_name(label_name)
             if not label_path.is_file():  # also if the user gave the image file alone
                 raise KedgeError(f"{path}: its labels are missing; put {label_name} beside it.")
@@ -81,9 +81,7 @@ def _class_of_each(path: Path, part: str, n_images: int) -> tuple[list[str], lis
     """The class name of each image of a part, and remarks."""
     record = pickle_fields.load_dict(path)
     key = "label_specific" if "label_specific" in record else "labels"  # MetaOptNet's
-    if key not in record:
-        raise KedgeError(f"{path}: expected 'label_specific' (or 'labels') in it.")
-    labels = pickle_fields.non_negative_ints(record[key], path, f"'{key}'", n_images)
+    labels = pickle_fields.non_negative_ints(record.get(key), path, f"'{key}'", n_images)
     if names := pickle_fields.class_names(record.get("label_specific_str"), labels):
         return [names[label] for label in labels.tolist()], []
     remarks = []
@@ -97,15 +95,9 @@ class _PngImages(ImageSource):
     """A pickled list of encoded images."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        reject_failed_download(path)
-        self.items = load_pickle(path)
-        if not isinstance(self.items, list | tuple):
-            found = type(self.items).__name__
-            raise KedgeError(f"{path}: expected a list of encoded images but found a {found}.")
-        wrong = next((i for i, item in enumerate(self.items) if not _is_bytes(item)), None)
-        if wrong is not None:
-            raise KedgeError(f"{path}: item {wrong} of the list is no encoded image.")
+        self.path, self.items = path, load_pickle(path)
+        if not isinstance(self.items, list | tuple) or not all(map(_is_bytes, self.items)):
+            raise KedgeError(f"{path}: expected a list of encoded images.")
 
     def __len__(self) -> int:
         return len(self.items)
