@@ -82,8 +82,8 @@ def train(
     _prepare(settings)
     opened = _named_after(images, open_images(images, settings.image_size))
     table, val_part = select_train_part(opened, val is None)
-    height, width_px = table.images.shape[2:]
-    require(height == width_px, f"{table.source}: images are {height}×{width_px}, not square.")
+    height, width = table.images.shape[2:]
+    require(height == width, f"{table.source}: images are {height}×{width}, not square.")
     reasons = _why_size(images, table) if settings.image_size is None else []
     network = BackboneConfig(CUSTOM)
     if module is not None:
@@ -127,13 +127,9 @@ def update(
     `images`, `val` and `checkpoint` are as in `train`.
     """
     _check_model(model)
-    settings = options_from(RoundOptions, options)
-    chosen = parse_method(method)
-    require(
-        chosen.trains_on == "new",
-        f"'{method}' cannot update a model from new images alone; use FT or "
-        f"{' or '.join(ALIGNMENTS)}.",
-    )
+    settings, chosen = options_from(RoundOptions, options), parse_method(method)
+    methods = " or ".join(("FT", *ALIGNMENTS))
+    require(chosen.trains_on == "new", f"'{method}' cannot update a model; use {methods}.")
     _prepare(settings)
     table, val_part = select_train_part(_named_after(images, model.open(images)), val is None)
     require(
@@ -141,28 +137,17 @@ def update(
         f"{table.source}: a round needs at least 2 classes, and there is only 1. Wait for more, or "
         "name it beside the known ones with 'kedge predict --support FOLDER --include-known'.",
     )
-    known = _known_classes(model, table)
+    reasons = _compare_with_known_classes(model, table)
     split = _split(table, val, val_part, settings)
     split = limit_shots_to_memory(split, chosen, memory or {}, settings)
     if memory and chosen.alignment is not None:
         chosen.alignment.check_memory(memory, model)
-    reasons = []
-    if known:
-        reasons.append(
-            f"{len(known)} of {len(table.classes)} classes are known to the model: they keep their "
-            "names, and these images are pooled with what the model remembers of them"
-        )
     config = _resolve(table, split, settings, reasons)
     return train_user_round(model, split, chosen, config, checkpoint, table, memory)
 
 
 def remember(
-    model: Model,
-    images: Images,
-    *,
-    method: str,
-    before: Memory | None = None,
-    seed: int = 0,
+    model: Model, images: Images, *, method: str, before: Memory | None = None, seed: int = 0
 ) -> Memory:
     """What a method must keep of the images of the model's last round, before they are deleted.
 
@@ -176,17 +161,16 @@ def remember(
     if chosen.alignment is None or not chosen.remembers:
         return {}  # without reading any image
     table, _ = select_train_part(model.open(images), validate=False)
-    missing = [name for name in table.classes if name not in model.classes]
-    require(
-        not missing,
-        f"{table.source}: the model has not learned class '{(missing or ['?'])[0]}'; give the "
-        "images of its last round.",
-    )
+    for name in table.classes:
+        require(
+            name in model.classes,
+            f"{table.source}: the model has not learned class '{name}'; give the images of its "
+            "last round.",
+        )
     # A class that was too small to train on cannot be rehearsed either.
-    shape = from_dict(EpisodeShape, model.lineage[-1].config["episode"])
-    need = shape.shots[1] + shape.n_query
-    enough = (table.counts >= need).tolist()
-    names = [name for name, fits in zip(table.classes, enough, strict=True) if fits]
+    need = from_dict(EpisodeShape, model.lineage[-1].config["episode"]).min_images
+    counts = zip(table.classes, table.counts.tolist(), strict=True)
+    names = [name for name, count in counts if count >= need]
     require(
         bool(names),
         f"{table.source}: no class has the {need} images of an episode of the model's last round; "
@@ -230,9 +214,6 @@ def evaluate(
     return Score.of(accuracy.evaluate(on_device, [spec], n_episodes, seed)["test"])
 
 
-# ── checks and what is told before a round ───────────────────────────────────────────────────
-
-
 def _check_model(model: object) -> None:
     require(
         isinstance(model, Model),
@@ -265,17 +246,16 @@ def _named_after(images: Images, table: ImageTable) -> ImageTable:
 
 
 def _why_size(images: Images, table: ImageTable) -> list[str]:
-    """Why the images have this size, if it was inferred."""
-    if isinstance(images, ImageTable):
+    """Why the images have this size; nothing for those that already had it."""
+    packed = isinstance(images, str | Path) and (
+        is_embedded(images) or is_packed_file(Path(images))
+    )
+    if packed or isinstance(images, ImageTable):
         return []
-    if isinstance(images, str | Path) and (is_embedded(images) or is_packed_file(Path(images))):
-        return []
-    if table.image_size == LARGEST:
-        why = "larger images are reduced to that"
-    elif table.inverted:
-        why = "the usual size for these characters"
-    else:
-        why = "about the size of the images"
+    why = (
+        "the usual size for these characters" if table.inverted else "about the size of the images"
+    )
+    why = "larger images are reduced to that" if table.image_size == LARGEST else why
     return [f"--image-size {table.image_size}: {why}"]
 
 
@@ -284,12 +264,10 @@ def _split(
 ) -> TrainValSplit:
     given = open_validation(val, table)
     split = split_train_val(table, given or val_part, options, options.seed)
-    trained = set(split.train.classes)
-    both = [name for name in split.val.classes if name in trained]
-    if given is None or not both:
-        return split
+    both = set(split.val.classes) & set(split.train.classes)
     # Two classes that only have the same number are hardly the same class.
-    if not all(map(NUMBERED_CLASS.fullmatch, both)) or given.fingerprint == table.fingerprint:
+    named = not all(map(NUMBERED_CLASS.fullmatch, both))
+    if given is not None and both and (named or given.fingerprint == table.fingerprint):
         progress.note(
             f"{given.source}: {len(both)} of {len(split.val.classes)} validation classes are "
             "trained on; if these are the same images, validation accuracy is too high"
@@ -325,12 +303,11 @@ def _on_gpu() -> bool:
     return default_device().type == "cuda"
 
 
-def _known_classes(model: Model, table: ImageTable) -> list[str]:
-    """The classes of the table that the model already knows."""
-    known = set(model.classes)
-    delivered_again = [name for name in table.classes if name in known]
+def _compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
+    """What is told of classes that are delivered again, or whose names are almost the same."""
+    new, n_classes = [n for n in table.classes if n not in set(model.classes)], len(table.classes)
     by_case = {name.casefold(): name for name in model.classes}
-    similar = [n for n in table.classes if n not in known and n.casefold() in by_case]
+    similar = [name for name in new if name.casefold() in by_case]
     if similar:
         name, more = similar[0], f" (and {len(similar) - 1} more)" if similar[1:] else ""
         progress.note(
@@ -338,10 +315,14 @@ def _known_classes(model: Model, table: ImageTable) -> list[str]:
             f"'{by_case[name.casefold()]}'; if they are the same, give them the same name"
         )
     require(
-        len(delivered_again) < len(table.classes)
-        or not all(map(NUMBERED_CLASS.fullmatch, delivered_again)),
+        bool(new) or not all(map(NUMBERED_CLASS.fullmatch, table.classes)),
         f"{table.source}: the classes have only numbers, and all of them are numbers of classes "
         "that the model knows, which may be others. Give the classes names, in the files or as "
         "(images, labels, names).",
     )
-    return delivered_again
+    if len(new) == n_classes:
+        return []
+    return [
+        f"{n_classes - len(new)} of {n_classes} classes are known to the model: they keep their "
+        "names, and these images are pooled with what the model remembers of them"
+    ]

@@ -42,14 +42,10 @@ def fit_shape(
     all of them small. At least `n_way` classes must remain in each pool; None if no k allows that.
     """
     shots, queries = options.n_shot, options.n_query
-    if shots is not None and queries is not None:
-        candidates = [as_range(shots)[1] + queries]
-    elif shots is not None:
-        candidates = [as_range(shots)[1] + q for q in range(1, DEFAULT_SHAPE.n_query + 1)]
-    elif queries is not None:
-        candidates = [s + queries for s in range(1, DEFAULT_SHAPE.shots[1] + 1)]
-    else:
-        candidates = list(range(2, DEFAULT_SHAPE.shots[1] + DEFAULT_SHAPE.n_query + 1))
+    most_shots, most_queries = DEFAULT_SHAPE.shots[1], DEFAULT_SHAPE.n_query
+    at_least = [as_range(shots)[1] if shots else 1, queries or 1]
+    at_most = [as_range(shots)[1] if shots else most_shots, queries or most_queries]
+    candidates = range(sum(at_least), sum(at_most) + 1)
 
     def value(k: int) -> float:
         enough = all(np.sum(pool >= k) >= n_way for pool in counts)

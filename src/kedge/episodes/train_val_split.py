@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from kedge.config import DEFAULT_SHAPE, EpisodeOptions, EpisodeShape, as_range
+from kedge.config import DEFAULT_SHAPE, EpisodeOptions, EpisodeShape
 from kedge.data.decode import ImageSpec
 from kedge.data.open import open_images
 from kedge.data.pools import Pool
@@ -24,6 +24,7 @@ from kedge.episodes.sampler import check_pool
 from kedge.episodes.shape_fit import ShapeFit, explain_shape, fit_shape, fit_ways
 from kedge.errors import KedgeError, require
 from kedge.utils import progress
+from kedge.utils.config_io import option_name
 from kedge.utils.seeding import generator
 from kedge.utils.text import pluralize
 
@@ -75,25 +76,22 @@ def select_test_pool(
     pool = _pool("test", table, fit.usable[0])
     ways = fit_ways(options, fit.images_per_class, len(pool.classes), DEFAULT_SHAPE.ways[1])
     shape = EpisodeShape(ways, fit.n_shot, fit.n_query)
-    why = {"n_way": f"there are {len(pool.classes)} classes"}
+    few, n_classes = _few(table, fit), f"there are {len(pool.classes)} classes"
     unusual = [
-        f"--{name.replace('_', '-')} {getattr(shape, name)}: {why.get(name, _few(table, fit))}"
-        for name in ("n_way", "n_shot", "n_query")
+        f"{option_name(name)} {getattr(shape, name)}: {why}"
+        for name, why in (("n_way", n_classes), ("n_shot", few), ("n_query", few))
         if getattr(options, name) is None and getattr(shape, name) != getattr(DEFAULT_SHAPE, name)
     ]
     return pool, shape, unusual + _left_out(table, fit, "test with")
 
 
-# ── parts of images that come split ──────────────────────────────────────────────────────────
-
-
 def select_test_part(table: ImageTable) -> ImageTable:
     """The part "test" (or else "val") of images that come split, otherwise all of them."""
-    part = next((part for part in ("test", "val") if part in table.parts), None)
-    if part is None:
-        return table
-    progress.note(f"{table.source}: using its part {part}")
-    return _only(table, table.in_part(part))
+    for part in ("test", "val"):
+        if part in table.parts:
+            progress.note(f"{table.source}: using its part {part}")
+            return _only(table, table.in_part(part))
+    return table
 
 
 def select_train_part(
@@ -107,10 +105,10 @@ def select_train_part(
     trained = set(training.classes)
     known = torch.tensor([name in trained for name in table.classes])
     others = table.in_part("val") & ~known[table.labels]
-    validates = validate and bool(others.any())
-    also = ", and part val to validate" if validates else ""
+    val = _only(table, others) if validate and bool(others.any()) else None
+    also = ", and part val to validate" if val is not None else ""
     progress.note(f"{table.source}: using its part train to train{also}")
-    return training, _only(table, others) if validates else None
+    return training, val
 
 
 def open_validation(val: object, table: ImageTable) -> ImageTable | None:
@@ -137,16 +135,12 @@ def _only(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
     return replace(table.subset(chosen.nonzero().flatten()), parts=(), part=None)
 
 
-# ── the three ways to split ──────────────────────────────────────────────────────────────────
-
-
 def _split_with_val(table: ImageTable, val: ImageTable, options: EpisodeOptions) -> TrainValSplit:
     _require_classes(val, options)
     tables = (table, val)
     fit = fit_shape([each.counts.numpy() for each in tables], options, options.min_ways)
     if fit is None:
-        need = options.min_images
-        fewest = min(tables, key=lambda each: int((each.counts >= need).sum()))
+        fewest = min(tables, key=lambda each: int((each.counts >= options.min_images).sum()))
         raise _too_few_images(fewest, options)
     train, validation = map(_pool, ("training", "validation"), tables, fit.usable)
     return _split(table, train, validation, fit, options, f"validation: on {val.source}")
@@ -186,19 +180,11 @@ def _split_by_image(
         return None
     fit = ShapeFit(fit.n_shot, fit.n_query, (usable,))
     n_val = np.clip(counts // 4, need, max(need, MAX_VAL_IMAGES // len(usable)))
-    drawn = [
-        _shuffled_rows(table, i, seed).split([n_val[i], counts[i] - n_val[i]])
-        for i in usable.tolist()
-    ]
+    shuffled = [(n_val[i], _shuffled_rows(table, i, seed)) for i in usable.tolist()]
     names = tuple(table.classes[i] for i in usable)
-    val, train = (
-        Pool(name, table, names, tuple(rows.sort().values for rows in part))
-        for name, part in zip(("validation", "training"), zip(*drawn, strict=True), strict=True)
-    )
-    reason = (
-        f"validation: {len(val)} images, some of each class, are set apart {FOR_VALIDATION}; "
-        "there are too few classes to set some apart"
-    )
+    val = Pool("validation", table, names, tuple(rows[:n].sort().values for n, rows in shuffled))
+    train = Pool("training", table, names, tuple(rows[n:].sort().values for n, rows in shuffled))
+    reason = f"validation: {len(val)} images, some of each class, are set apart {FOR_VALIDATION}"
     return _split(table, train, val, fit, options, reason)
 
 
@@ -212,17 +198,15 @@ def _split(
     check_pool(val, shape)
     why = "default" if fit.n_shot == DEFAULT_SHAPE.n_shot else _few(table, fit)
     left_out = _left_out(table, fit, "train on; the model knows such a class by its anchor alone")
-    return TrainValSplit(
-        train, val, shape, [*explain_shape(options, shape, why), reason, *left_out]
-    )
+    reasons = [*explain_shape(options, shape, why), reason, *left_out]
+    return TrainValSplit(train, val, shape, reasons)
+
+
+Classes = Int64[np.ndarray, " _"]  # their indices
 
 
 def _pool(
-    name: str,
-    table: ImageTable,
-    classes: Int64[np.ndarray, " _"],
-    seed: int = 0,
-    largest: int | None = None,
+    name: str, table: ImageTable, classes: Classes, seed: int = 0, largest: int | None = None
 ) -> Pool:
     """All images of these classes, or at most `largest` of each."""
     rows = (_shuffled_rows(table, i, seed)[:largest].sort().values for i in classes.tolist())
@@ -236,52 +220,36 @@ def _shuffled_rows(table: ImageTable, i: int, seed: int) -> Int64[Tensor, " _"]:
     return rows[torch.from_numpy(order)]
 
 
-# ── reasons and errors ───────────────────────────────────────────────────────────────────────
-
-
 def _few(table: ImageTable, fit: ShapeFit) -> str:
     return f"few, since a class has {int(table.counts.numpy()[fit.usable[0]].min())} images"
 
 
 def _left_out(table: ImageTable, fit: ShapeFit, purpose: str) -> list[str]:
     counts, n = table.counts.numpy(), len(table.classes) - len(fit.usable[0])
-    if n == 0:
-        return []
-    smallest = int(counts.argmin())
-    name, count = table.classes[smallest], counts[smallest]
-    which = f"{n} of {len(counts)} classes (such as '{name}' with {count}) have"
-    if n == 1:
-        which = f"class '{name}' ({count}) has"
-    return [f"{which} too few images to {purpose}"]
+    smallest = f"'{table.classes[counts.argmin()]}' with {counts.min()}"
+    which = f"{n} of {len(counts)} classes (such as {smallest}) have"
+    which = f"class {smallest} has" if n == 1 else which
+    return [f"{which} too few images to {purpose}"] if n else []
 
 
 def _require_classes(table: ImageTable, options: EpisodeOptions) -> None:
     remedy = "add classes" if options.n_way is None else "add classes or lower --n-way"
+    n = pluralize(len(table.classes), "class", "classes")
     require(
         len(table.classes) >= options.min_ways,
-        f"{table.source}: it has {pluralize(len(table.classes), 'class', 'classes')}, but an episode "
-        f"needs {options.min_ways}: {remedy}.",
+        f"{table.source}: it has {n}, but an episode needs {options.min_ways}: {remedy}.",
     )
 
 
 def _too_few_images(table: ImageTable, options: EpisodeOptions, twice: bool = False) -> KedgeError:
     """`twice`: some images of each class would have to validate as well."""
     counts, need = table.counts.numpy(), options.min_images
-    shots, queries = as_range(options.n_shot or 1)[1], options.n_query or 1
-    largest = int(counts.argmax())
-    given = options.n_shot is not None or options.n_query is not None
-    remedy = "add images, or lower --n-shot or --n-query" if given else "add images"
-    message = (
-        f"{table.source}: the largest class, '{table.classes[largest]}', has "
-        f"{pluralize(int(counts[largest]), 'image')}, but an episode needs {need} of each class "
-        f"({pluralize(shots, 'shot')} + {pluralize(queries, 'query', 'queries')})"
-    )
-    if counts[largest] < need:
-        return KedgeError(f"{message}: {remedy}.")
-    again = " and, with so few classes, as many again for validation" if twice else ""
-    total = 2 * need if twice else need
-    fewer = "" if options.n_way is None else " or lower --n-way"
+    n_enough = int((counts >= (2 * need if twice else need)).sum())
+    given = [n for n in ("n_way", "n_shot", "n_query") if getattr(options, n) is not None]
+    remedy = f", or lower {' or '.join(map(option_name, given))}" if given else ""
+    again = " and as many again for validation" if twice else ""
     return KedgeError(
-        f"{message}{again}; {int((counts >= total).sum())} of the {len(counts)} classes have "
-        f"{total} images: {remedy}, or add classes{fewer}."
+        f"{table.source}: the largest class, '{table.classes[counts.argmax()]}', has "
+        f"{pluralize(int(counts.max()), 'image')}; an episode needs {need} of each class{again}, "
+        f"and {n_enough} of {len(counts)} classes have enough: add images or classes{remedy}."
     )

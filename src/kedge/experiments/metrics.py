@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from kedge.errors import KedgeError
 from kedge.evaluation.results import Score
-from kedge.experiments.records import Record, Run
+from kedge.experiments.records import Record
 
 ENOUGH_SEEDS = 3  # for an interval over seeds: with two, Student's quantile is 12.7
 ROUND_POOL = "round_"  # prefix of pools with the classes of one round
@@ -27,23 +26,16 @@ STUDENT = (  # 97.5% quantile of Student's t at 1, 2, … degrees of freedom
 Matrix = Mapping[int, Mapping[int, float]]  # a[t][i]: after round t, on the classes of round i
 
 
-# ── means and differences ────────────────────────────────────────────────────────────────────
-
-
 def over_seeds(values: Sequence[float]) -> Score:
     """Mean over seeds with Student's 95% interval."""
-    n = len(values)
+    n, freedom = len(values), len(values) - 1
     if n < 2:
         return Score(values[0], math.inf, n)
-    spread = statistics.stdev(values) / math.sqrt(n)
-    return Score(statistics.fmean(values), _student(n - 1) * spread, n)
-
-
-def _student(freedom: int) -> float:
-    """97.5% quantile of Student's t; beyond the table an expansion that is exact to 0.001."""
+    quantile = 1.96 + 2.3723 / freedom + 2.8225 / freedom**2  # exact to 0.001 beyond the table
     if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    return 1.96 + 2.3723 / freedom + 2.8225 / freedom**2
+        quantile = STUDENT[freedom - 1]
+    spread = statistics.stdev(values) / math.sqrt(n)
+    return Score(statistics.fmean(values), quantile * spread, n)
 
 
 def score(record: Record, method: str, round: int, pool: str) -> Score | None:
@@ -69,23 +61,6 @@ def difference(record: Record, a: str, b: str, round: int, pool: str) -> Score |
         return None
 
 
-def average_difference(
-    record: Record, a: str, b: str, round: int, pools: Sequence[str]
-) -> Score | None:
-    """a − b, averaged over pools, whose episodes are independent."""
-    ours, theirs = ([_means(record, m, round, pool) for pool in pools] for m in (a, b))
-    shared = sorted(set.intersection(*(set(means) for means in (*ours, *theirs))))
-    if len(shared) >= ENOUGH_SEEDS:
-        sums = [sum(x[s] - y[s] for x, y in zip(ours, theirs, strict=True)) for s in shared]
-        return over_seeds([total / len(pools) for total in sums])
-    found = [difference(record, a, b, round, pool) for pool in pools]
-    each = [score for score in found if score is not None]
-    if len(each) < len(pools):
-        return None
-    mean = sum(score.mean for score in each) / len(pools)
-    return Score(mean, math.hypot(*(score.ci for score in each)) / len(pools), each[0].n)
-
-
 def clear(found: Score) -> bool:
     """Whether the interval of a difference excludes zero."""
     return abs(found.mean) > found.ci
@@ -96,37 +71,19 @@ def _means(record: Record, method: str, round: int, pool: str) -> dict[int, floa
     return {run.seed: run.scores[pool].mean for run in runs if pool in run.scores}
 
 
-# ── the accuracy matrix ──────────────────────────────────────────────────────
-
-
 def seed_matrix(record: Record, method: str, seed: int) -> Matrix:
     """a[t][i] of one seed: accuracy after round t on the classes of round i.
 
     With a single update there are no pools "round_i": "old" is round 0 and "new" is round 1.
     """
     runs = [run for run in record.runs if (run.method, run.seed) == (method, seed)]
-    return {run.round: _by_round(run.scores) for run in sorted(runs, key=lambda run: run.round)}
-
-
-def _by_round(scores: dict[str, Score]) -> dict[int, float]:
-    numbers = {name: name.removeprefix(ROUND_POOL) for name in scores}
-    found = {int(n): scores[name].mean for name, n in numbers.items() if n.isdecimal()}
-    either = {i: scores[name].mean for i, name in enumerate(("old", "new")) if name in scores}
-    return found or either
-
-
-def matrix(record: Record, method: str) -> Matrix:
-    """The mean of the matrices of all seeds."""
-    parts = [seed_matrix(record, method, seed) for seed in _seeds(record, method)]
-    cells = {(t, i) for part in parts for t, row in part.items() for i in row}
-    rounds = sorted({t for t, _ in cells})
-    return {
-        t: {
-            i: statistics.fmean(part[t][i] for part in parts if i in part.get(t, {}))
-            for i in sorted(i for u, i in cells if u == t)
-        }
-        for t in rounds
-    }
+    rows = {}
+    for run in sorted(runs, key=lambda run: run.round):
+        means = {name.removeprefix(ROUND_POOL): score.mean for name, score in run.scores.items()}
+        row = {int(name): mean for name, mean in means.items() if name.isdecimal()}
+        two = {i: means[name] for i, name in enumerate(("old", "new")) if name in means}
+        rows[run.round] = row or two
+    return rows
 
 
 def average_accuracy(a: Matrix, t: int) -> float | None:
@@ -155,12 +112,9 @@ def by_seed(
 
     With fewer than three seeds its interval is unknown (infinite).
     """
-    matrices = [seed_matrix(record, method, seed) for seed in _seeds(record, method)]
-    found = [measure(a, round) for a in matrices if round in a]
-    return _averaged([value for value in found if value is not None])
-
-
-# ── the gap ──────────────────────────────────────────────────────────────────────────────────
+    seeds = sorted({run.seed for run in record.runs if run.method == method})
+    matrices = [seed_matrix(record, method, seed) for seed in seeds]
+    return _averaged([measure(a, round) for a in matrices if round in a])
 
 
 def gap_closed(record: Record, method: str, round: int, pool: str) -> Score | None:
@@ -184,22 +138,9 @@ def gap_closed(record: Record, method: str, round: int, pool: str) -> Score | No
     return Score(share, off.ci / abs(whole), len(seeds))
 
 
-# ── anchors and cost ─────────────────────────────────────────────────────────────────────────
-
-
-def anchor_drift(record: Record, method: str, round: int) -> Score | None:
-    """Mean ‖stored anchor − anchor recomputed now‖ over classes of earlier rounds.
-
-    It needs the old images, so no method sees it.
-    """
-    found = [run.measures.get("anchor_drift") for run in record.select(method, round)]
-    return _averaged([value for value in found if value is not None])
-
-
 def relative_drift(record: Record, method: str, round: int) -> Score | None:
-    """Anchor drift divided by the mean distance between anchors recomputed now.
-
-    Unlike `anchor_drift` it does not depend on the scale of the features.
+    """Mean ‖stored anchor − anchor recomputed now‖ over classes of earlier rounds, divided by the
+    mean distance between anchors recomputed now. It needs the old images, so no method sees it.
     """
     runs = [run.measures for run in record.select(method, round)]
     return _averaged(
@@ -207,36 +148,13 @@ def relative_drift(record: Record, method: str, round: int) -> Score | None:
     )
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Cost of one round: means over seeds, but the maximum of the memory."""
-
-    seconds: float
-    peak_memory_mb: float
-    kept_bytes_per_class: float
-
-
-def cost(record: Record, method: str, round: int) -> Cost | None:
-    runs: tuple[Run, ...] = record.select(method, round)
-    if not runs:
-        return None
-    return Cost(
-        statistics.fmean(run.seconds if run.history else 0.0 for run in runs),
-        max(run.peak_memory_mb for run in runs),
-        statistics.fmean(run.kept_bytes_per_class for run in runs),
-    )
-
-
-def _seeds(record: Record, method: str) -> tuple[int, ...]:
-    return tuple(sorted({run.seed for run in record.runs if run.method == method}))
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _averaged(values: Sequence[float]) -> Score | None:
-    if not values:
+def _averaged(values: Sequence[float | None]) -> Score | None:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    found = over_seeds(values)
-    return found if len(values) >= ENOUGH_SEEDS else Score(found.mean, math.inf, found.n)
+    score = over_seeds(present)
+    return score if len(present) >= ENOUGH_SEEDS else Score(score.mean, math.inf, score.n)

@@ -11,17 +11,15 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.experiments import paper
-from kedge.utils.config_io import from_dict
-from kedge.utils.strict_json import check_depth
+from kedge.utils.config_io import check_depth, from_dict, option_name
 
 if TYPE_CHECKING:  # imports PyTorch, which listing recipes does not need
     from kedge.experiments.experiment import Experiment
@@ -51,27 +49,19 @@ class Recipe:
         """
         if not self.parts:
             return {"": base}
-        self._reject_overridden(base)
+        own, given = _flat(asdict(self.base())), _flat(asdict(base))
+        set_by_all = set.intersection(*(set(_flat(patch)) for patch in self.parts.values()))
+        for key in sorted(set_by_all - {"data"}):
+            if given.get(key) != own.get(key):
+                option = option_name(key.rpartition(".")[2])
+                raise KedgeError(
+                    f"{option}: each part of {self.file} sets its own; run a copy that you change "
+                    f"('kedge recipes {self.name}' prints the recipe)."
+                )
         return {
             part: _patched(base, self._with_data(patch, base.data), f"{self.file}, part '{part}'")
             for part, patch in self.parts.items()
         }
-
-    def _reject_overridden(self, base: Experiment) -> None:
-        """Raise if a user changes an option that every part sets for itself."""
-        own, given = asdict(self.base()), asdict(base)
-        first, *others = ({key for key, _ in _leaves(patch)} for patch in self.parts.values())
-        for key in sorted(first.intersection(*others) - {"data"}):
-            if _at(given, key) != _at(own, key):
-                option = key.rpartition(".")[2].replace("_", "-")
-                if self.file.endswith(".toml"):  # a user's own file
-                    raise KedgeError(
-                        f"--{option}: each part of {self.file} sets its own; change it there."
-                    )
-                raise KedgeError(
-                    f"--{option}: each part of the recipe {self.name} sets its own; print the "
-                    f"recipe with 'kedge recipes {self.name}', change a copy and run that."
-                )
 
     @property
     def data_names(self) -> tuple[str, ...]:
@@ -107,7 +97,7 @@ def text(name: str | Path) -> str:
 
         own = path.with_suffix(".toml") if path.name else path
         known = [*_included(), *PROTOCOLS]
-        close = [str(own)] if own.is_file() else get_close_matches(str(name), known, n=3)
+        close = [str(own)] if own.is_file() else get_close_matches(str(name), known)
         hint = f"did you mean {' or '.join(close)}?" if close else "'kedge recipes' lists them."
         raise KedgeError(f"There is no recipe and no protocol '{name}'; {hint}")
     try:
@@ -119,27 +109,22 @@ def text(name: str | Path) -> str:
 
 def load_recipe(name: str | Path) -> Recipe:
     """A recipe by its name, by the path of its file, or made from the name of a protocol."""
-    if str(name) not in _included():
-        from kedge.benchmarks import PROTOCOLS
+    if str(name) in _included():
+        return _read(str(name), f"recipe {name}", text(name))
+    from kedge.benchmarks import PROTOCOLS
 
-        if str(name) in PROTOCOLS:
-            settings = {"protocol": str(name)}
-            return Recipe(str(name), str(name), None, settings, {}, f"protocol {name}")
-    file = f"recipe {name}" if str(name) in _included() else str(name)
-    return _read(Path(name).stem, file, text(name))
+    if str(name) in PROTOCOLS:
+        settings = {"protocol": str(name)}
+        return Recipe(str(name), str(name), None, settings, {}, f"protocol {name}")
+    return _read(Path(name).stem, str(name), text(name))
 
 
 @functools.cache
 def _included() -> dict[str, str]:
     """Texts of the recipes that come with kedge, by name."""
-    files = sorted(
-        resources.files("kedge.experiments.recipes").iterdir(), key=lambda file: file.name
-    )
-    return {
-        file.name.removesuffix(".toml"): file.read_text(encoding="utf-8")
-        for file in files
-        if file.name.endswith(".toml")
-    }
+    files = resources.files("kedge.experiments.recipes").iterdir()
+    texts = {f.name: f.read_text("utf-8") for f in files if f.name.endswith(".toml")}
+    return {name.removesuffix(".toml"): texts[name] for name in sorted(texts)}
 
 
 def _read(name: str, file: str, text: str) -> Recipe:
@@ -149,44 +134,52 @@ def _read(name: str, file: str, text: str) -> Recipe:
     except (ValueError, RecursionError) as error:
         raise KedgeError(f"{file}: not written in TOML ({error}).") from None
     title, table = settings.pop("title", None), settings.pop("paper", None)
-    parts = settings.pop("parts", {})
-    _check(isinstance(title, str) and bool(title), file, "title", "must be one sentence")
-    known = paper.tables()
-    named = table is None or (isinstance(table, str) and table in known)
-    _check(named, file, "paper", f"must be one of {', '.join(known)}")
+    parts, known = settings.pop("parts", {}), paper.tables()
     tables = isinstance(parts, dict) and all(isinstance(part, dict) for part in parts.values())
-    _check(tables, file, "parts", 'must be tables of settings, such as [parts."1-shot"]')
-    plain = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts]
-    _check(
-        all(plain) and len(set(plain)) == len(plain), file, "parts",
-        "must have names that differ in more than capitals and signs, with a Latin letter or digit",
-    )  # fmt: skip
-    for part, patch in parts.items():
-        named = isinstance(patch.get("data", ""), str)
-        _check(named, f"{file}, part '{part}'", "data", "must be the name of a folder or file")
+    names = (
+        [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts] if tables else []
+    )
+    for holds, sentence in (
+        (isinstance(title, str) and title, "title must be one sentence"),
+        (table is None or table in list(known), f"paper must be one of {', '.join(known)}"),
+        (tables, 'parts must be tables of settings, such as [parts."1-shot"]'),
+        (
+            all(names) and len(set(names)) == len(names),
+            "parts must have names that differ in more than capitals and signs, with a Latin "
+            "letter or digit",
+        ),
+    ):
+        require(bool(holds), f"{file}: {sentence}.")
     recipe = Recipe(name, title, table, settings, parts, file)
     base = recipe.base()
     for part, patch in parts.items():
-        _patched(base, patch, f"{file}, part '{part}'")
+        where = f"{file}, part '{part}'"
+        is_name = isinstance(patch.get("data", ""), str)
+        require(is_name, f"{where}: data must be the name of a folder or file.")
+        _patched(base, patch, where)
     # A default exists, but it is for the command: a file without a protocol is a mistake.
     named = "protocol" in settings or (bool(parts) and all("protocol" in p for p in parts.values()))
-    _check(named, file, "protocol", 'must be named, such as protocol = "drawings"')
+    require(named, f'{file}: protocol must be named, such as protocol = "drawings".')
     return recipe
-
-
-def _check(holds: bool, file: str, key: str, sentence: str) -> None:
-    if not holds:
-        raise KedgeError(f"{file}: {key} {sentence}.")
 
 
 def _patched(base: Experiment, patch: Settings, file: str) -> Experiment:
     from kedge.experiments.experiment import Experiment
 
+    def build(changes: Settings) -> Experiment:
+        return from_dict(Experiment, _merged(asdict(base), changes))
+
     try:
-        return from_dict(Experiment, _merged(asdict(base), patch))
+        return build(patch)
     except KedgeError as error:
-        key = _culprit(base, patch, str(error))
-        raise KedgeError(f"{file}: {f'{key}: ' if key else ''}{error}") from None
+        message = str(error)
+    for key, value in _flat(patch).items():
+        try:
+            build(functools.reduce(lambda inner, part: {part: inner}, key.split(".")[::-1], value))
+        except KedgeError as error:
+            if str(error) == message:  # the key that is wrong on its own
+                raise KedgeError(f"{file}: {key}: {message}") from None
+    raise KedgeError(f"{file}: {message}")
 
 
 def _merged(settings: Settings, patch: Settings) -> Settings:
@@ -198,30 +191,10 @@ def _merged(settings: Settings, patch: Settings) -> Settings:
     return out
 
 
-def _culprit(base: Experiment, patch: Settings, message: str) -> str | None:
-    """The key that raises the same error when it is set alone."""
-    from kedge.experiments.experiment import Experiment
-
-    for key, single in _leaves(patch):
-        try:
-            from_dict(Experiment, _merged(asdict(base), single))
-        except KedgeError as error:
-            if str(error) == message:
-                return key
-    return None
-
-
-def _at(settings: Settings, key: str) -> Any:
-    for part in key.split("."):
-        settings = settings[part]
-    return settings
-
-
-def _leaves(patch: Settings) -> Iterator[tuple[str, Settings]]:
-    """Each single setting by its dotted name: ("episode.n_way", {"episode": {"n_way": 5}})."""
-    for key, value in patch.items():
-        if isinstance(value, dict):
-            for name, inner in _leaves(value):
-                yield f"{key}.{name}", {key: inner}
-        else:
-            yield key, {key: value}
+def _flat(settings: Settings) -> Settings:
+    """Each single setting by its dotted name: {"episode.n_way": 5}."""
+    flat = {}
+    for key, value in settings.items():
+        inner = _flat(value) if isinstance(value, dict) else {}
+        flat |= {f"{key}.{name}": each for name, each in inner.items()} or {key: value}
+    return flat
