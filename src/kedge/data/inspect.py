@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from kedge.data.index import ImageIndex, evenly_spaced
 from kedge.data.pack import DuplicateCounter, PackJob
 from kedge.data.parallel_decode import RawBatch, batches, infer_spec, map_batches
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import require
 from kedge.utils import progress
 from kedge.utils.text import pluralize
 
@@ -74,12 +75,16 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
     """Decode some of the images, or all, and report on them."""
     spec = infer_spec(index)
     numbers = evenly_spaced(len(index), len(index) if everything else MOST_DECODED)
-    examined = _examine(index, numbers, spec)
+    examined: list[_Examined] = []
+    with progress.task("examining images", len(numbers)) as tick:
+        for done in map_batches(partial(_examine, spec), batches(index.images, numbers)):
+            examined += done
+            tick(len(done))
     headers = [each.header for each in examined if each.header is not None]
     bad = [number for number, each in zip(numbers, examined, strict=True) if each.problem]
     # Images that are known to be unreadable do not count.
     counts = index.counts - np.bincount(index.labels[bad], minlength=len(index.classes))
-    parts = _summarize_parts(index)
+    remarks = [*index.all_remarks, *_part_remarks(index), *_count_remarks(counts, index.classes)]
     return Inspection(
         str(index.path),
         index.form,
@@ -91,22 +96,18 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
         spec=spec,
         n_bytes=PackJob(index, spec).n_bytes,
         n_seen=len(examined),
-        parts=parts,
-        remarks=(
-            *index.all_remarks,
-            *_part_remarks(parts),
-            *_count_remarks(counts, index.classes),
-            *_image_remarks(index, numbers, examined),
-        ),
+        parts=_summarize_parts(index),
+        remarks=(*remarks, *_image_remarks(index, numbers, examined)),
     )
 
 
 def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> Inspection:
     """Report on packed images: remarks made when packing, and whether the file is unchanged."""
     _, n_channels, height, width = table.images.shape
-    intact = table.pixel_fingerprint() == table.fingerprint
     damaged = "the checksum does not match: the file was changed or damaged, pack it again"
-    counts, remarks = table.counts.numpy(), metadata.get("remarks")
+    counts, saved = table.counts.numpy(), metadata.get("remarks")
+    remarks = [] if table.pixel_fingerprint() == table.fingerprint else [damaged]
+    remarks += map(str, saved) if isinstance(saved, list) else ()
     return Inspection(
         table.source,
         f"packed images of {metadata['source']}" if "source" in metadata else "packed images",
@@ -119,30 +120,17 @@ def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> 
         n_bytes=n_bytes,
         n_seen=len(table),
         parts=_summarize_parts(table),
-        remarks=(
-            *(() if intact else (damaged,)),
-            *(map(str, remarks) if isinstance(remarks, list) else ()),
-            *_count_remarks(counts, table.classes),
-        ),
+        remarks=(*remarks, *_count_remarks(counts, table.classes)),
     )
 
 
-def _examine(index: ImageIndex, numbers: list[int], spec: ImageSpec) -> list[_Examined]:
-    def examine_batch(batch: RawBatch) -> list[_Examined]:
-        return [_examine_one(image, spec) for image in batch.images]
-
-    examined: list[_Examined] = []
-    with progress.task("examining images", len(numbers)) as tick:
-        for batch in map_batches(examine_batch, batches(index.images, numbers)):
-            examined += batch
-            tick(len(batch))
-    return examined
+def _examine(spec: ImageSpec, batch: RawBatch) -> list[_Examined]:
+    return [_examine_one(image, spec) for image in batch.images]
 
 
 def _examine_one(image: RawImage, spec: ImageSpec) -> _Examined:
     try:
-        if isinstance(image, Path):
-            image = image.read_bytes()
+        image = image.read_bytes() if isinstance(image, Path) else image
         content = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
         digest = hashlib.blake2b(content, digest_size=16).digest()
         header = read_header(image)
@@ -154,21 +142,19 @@ def _examine_one(image: RawImage, spec: ImageSpec) -> _Examined:
 
 def _count_range(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
     """Least, median and most images of a class; the smallest and the largest class."""
-    if len(counts) == 0:
-        raise KedgeError("There is no class here.")
+    require(len(counts) > 0, "There is no class here.")
     low, high = int(counts.argmin()), int(counts.argmax())
     median = float(np.median(counts))
     return int(counts[low]), median, int(counts[high]), classes[low], classes[high]
 
 
 def _summarize_parts(images: ImageIndex | ImageTable) -> tuple[PartSummary, ...]:
-    labels, part = np.asarray(images.labels), np.asarray(images.part)
     summaries: list[PartSummary] = []
     earlier: set[int] = set()
     for i, name in enumerate(images.parts):
-        part_labels = labels[part == i]
-        own = set(np.unique(part_labels).tolist())
-        summaries.append(PartSummary(name, len(part_labels), len(own), len(own & earlier)))
+        labels = np.asarray(images.labels)[np.asarray(images.part) == i]
+        own = set(labels.tolist())
+        summaries.append(PartSummary(name, len(labels), len(own), len(own & earlier)))
         earlier |= own
     return tuple(summaries)
 
@@ -177,40 +163,34 @@ def _frequencies(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _part_remarks(parts: tuple[PartSummary, ...]) -> list[str]:
-    # Further parts (Gidaris' held-out images) share the training classes on purpose.
-    shared = [part for part in parts if part.n_shared and part.name in ("train", "val", "test")]
+def _part_remarks(index: ImageIndex) -> list[str]:
     return [
         f"{part.n_shared} of the {pluralize(part.n_classes, 'class', 'classes')} of {part.name} "
         f"{'is' if part.n_shared == 1 else 'are'} in an earlier part too: the split is by image, "
         "so it cannot test on unseen classes; kedge's protocols join the parts and split by class"
-        for part in shared
+        for part in _summarize_parts(index)
+        # Further parts (Gidaris' held-out images) share the training classes on purpose.
+        if part.n_shared and part.name in ("train", "val", "test")
     ]
 
 
 def _count_remarks(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
-    few = np.flatnonzero(counts < ENOUGH_IMAGES)
-    if len(few) == 0:
-        return []
-    fewest = few[counts[few].argmin()]
+    n_few, fewest = int((counts < ENOUGH_IMAGES).sum()), int(counts.argmin())
     return [
-        f"{pluralize(len(few), 'class has', 'classes have')} fewer than the {ENOUGH_IMAGES} images "
+        f"{pluralize(n_few, 'class has', 'classes have')} fewer than the {ENOUGH_IMAGES} images "
         f"that 5 shots and 15 queries need, the smallest is '{classes[fewest]}' "
         f"({counts[fewest]}): 'kedge train' adapts to it, 'kedge bench' needs --n-shot or --n-query"
-    ]
+    ] * (n_few > 0)
 
 
 def _image_remarks(index: ImageIndex, numbers: list[int], examined: list[_Examined]) -> list[str]:
-    remarks = []
+    remarks, duplicates = [], DuplicateCounter()
     bad = [(i, each.problem) for i, each in zip(numbers, examined, strict=True) if each.problem]
     if bad:
-        first, problem = bad[0]
-        images = pluralize(len(examined), "image")
         remarks.append(
-            f"{len(bad)} of {images} cannot be read and will be left out, the first is "
-            f"{index.images.name(first)} ({problem})"
+            f"{len(bad)} of {pluralize(len(examined), 'image')} cannot be read and will be left "
+            f"out, the first is {index.images.name(bad[0][0])} ({bad[0][1]})"
         )
-    duplicates = DuplicateCounter()
     for i in np.argsort(index.labels[numbers], kind="stable"):
         if examined[i].digest:
             duplicates.add(int(index.labels[numbers[i]]), examined[i].digest)
@@ -221,9 +201,6 @@ def _image_remarks(index: ImageIndex, numbers: list[int], examined: list[_Examin
         listed = ", ".join(f"{n} {mode}" for mode, n in modes.items())
         remarks.append(f"images of several modes ({listed}): all are converted to one")
     if turned := sum(header.turned for header in headers):
-        photographs = pluralize(turned, "photograph was", "photographs were")
-        remarks.append(
-            f"{photographs} taken with a turned camera: {'it is' if turned == 1 else 'they are'} "
-            "turned upright"
-        )
+        were = pluralize(turned, "photograph was", "photographs were")
+        remarks.append(f"{were} taken with a turned camera and turned upright")
     return remarks

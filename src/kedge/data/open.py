@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kedge.data.pack import PackJob, pack_images
 from kedge.data.parallel_decode import decode_to_table, infer_spec
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import require
 from kedge.utils import progress
 
 EMBEDDED = {"drawings": load_drawings}
@@ -58,8 +59,8 @@ def open_images(
         _check_shape(table, image_size, n_channels, embedded)
         if spec is not None and not embedded:
             _check_treatment(table, spec)
-        if classes is not None and not classes & set(table.classes):
-            raise KedgeError(f"{source}: holds none of the classes that are needed.")
+        ok = classes is None or bool(classes & set(table.classes))
+        require(ok, f"{source}: holds none of the classes that are needed.")
         return table
     else:
         index = read_index(source)
@@ -75,19 +76,10 @@ def is_embedded(source: str | Path) -> bool:
 
 def is_packed_file(path: Path) -> bool:
     """Whether a file begins like a safetensors file: the header's length, then JSON."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(9)
-    except OSError:
-        return False
-    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 27
-
-
-def cache_folder() -> Path:
-    """Where packed files are cached: $KEDGE_CACHE if it is set."""
-    if chosen := os.environ.get("KEDGE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kedge"
+    start = b""
+    with suppress(OSError), open(path, "rb") as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 27
 
 
 def _open_table(source: str | Path) -> ImageTable | None:
@@ -97,42 +89,42 @@ def _open_table(source: str | Path) -> ImageTable | None:
         return ImageTable.load(path)
     if is_embedded(source):
         return EMBEDDED[str(source)]()
-    if not path.exists():
-        raise KedgeError(
-            f"{path}: there is nothing here; give a folder with one sub-folder of images per "
-            "class, a data set in another form that 'kedge data inspect --help' lists, a packed "
-            f"image file, or one of the embedded sets ({', '.join(EMBEDDED)})."
-        )
+    require(
+        path.exists(),
+        f"{path}: there is nothing here; give a folder with one sub-folder of images per class, a "
+        "data set in another form that 'kedge data inspect --help' lists, a packed image file, or "
+        f"one of the embedded sets ({', '.join(EMBEDDED)}).",
+    )
     return None
 
 
 def _check_shape(
     table: ImageTable, image_size: int | None, n_channels: int | None, embedded: str = ""
 ) -> None:
-    if image_size not in (None, table.image_size):
-        have, todo = "are packed", f"pack the originals with --image-size {image_size}"
-        if embedded:
-            have, todo = "come with kedge", "choose other images"
-        raise KedgeError(
-            f"{embedded or table.source}: these images {have} at {table.image_size} px and cannot "
-            f"be resized to {image_size} px; {todo}."
-        )
-    if n_channels not in (None, table.n_channels):
-        kinds = {1: "grey", 3: "colour"}
-        raise KedgeError(
-            f"{table.source}: these images are packed in {kinds[table.n_channels]}, but "
-            f"{kinds.get(n_channels or 0, n_channels)} ones are needed."
-        )
+    have, todo = "are packed", f"pack the originals with --image-size {image_size}"
+    if embedded:
+        have, todo = "come with kedge", "choose other images"
+    require(
+        image_size in (None, table.image_size),
+        f"{embedded or table.source}: these images {have} at {table.image_size} px and cannot be "
+        f"resized to {image_size} px; {todo}.",
+    )
+    kinds = {1: "grey", 3: "colour"}
+    require(
+        n_channels in (None, table.n_channels),
+        f"{table.source}: these images are packed in {kinds[table.n_channels]}, but "
+        f"{kinds.get(n_channels or 0, n_channels)} ones are needed.",
+    )
 
 
 def _check_treatment(table: ImageTable, spec: ImageSpec) -> None:
     """Packed pixels cannot be treated again, so they must have been treated as the spec says."""
-    if table.inverted != spec.inverted:
-        treated = {False: "as they are", True: "inverted (dark and bright exchanged)"}
-        raise KedgeError(
-            f"{table.source}: these images are packed {treated[table.inverted]}, but the model was "
-            f"trained on images {treated[spec.inverted]}; give the original images instead."
-        )
+    treated = {False: "as they are", True: "inverted (dark and bright exchanged)"}
+    require(
+        table.inverted == spec.inverted,
+        f"{table.source}: these images are packed {treated[table.inverted]}, but the model was "
+        f"trained on images {treated[spec.inverted]}; give the original images instead.",
+    )
     if table.resize != spec.resize:
         progress.note(
             f"{table.source}: these images were made square by '{table.resize}', those that the "
@@ -144,7 +136,8 @@ def _decode(index: ImageIndex, spec: ImageSpec, cache: bool) -> ImageTable:
     job = PackJob(index, spec)
     if cache and job.n_bytes > WORTH_CACHING:
         name = f"{index.path.resolve().name}-{spec.image_size}px-{job.key[:12]}.images"
-        out = cache_folder() / name
+        cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        out = Path(os.environ.get("KEDGE_CACHE") or cache_home / "kedge") / name
         if not out.exists():
             progress.note(
                 f"{index.path}: packed once into {out} ({job.n_bytes / 1e9:.1f} GB), by this "

@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -17,20 +18,14 @@ from typing import Any
 
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError, require
-from kedge.evaluation.results import (
-    AnchorMove,
-    Epoch,
-    Score,
-)
+from kedge.evaluation.results import AnchorMove, Epoch, Score
 from kedge.utils.atomic_io import write_text_atomically
-from kedge.utils.config_io import from_dict
-from kedge.utils.strict_json import parse_json
+from kedge.utils.config_io import from_dict, parse_json
 
 FORMAT = 1
 INDEX = "recipe.json"  # of a record set
-SETTINGS: dict[
-    str, tuple[type, set[str]]
-] = {  # parts of a record's config, and the keys that reports need
+# Parts of a record's config, and the keys that reports need.
+SETTINGS: dict[str, tuple[type, set[str]]] = {
     "episode": (EpisodeShape, {"n_way", "n_shot", "n_query"}),
     "schedule": (Schedule, {"epochs", "episodes"}),
     "backbone": (BackboneConfig, {"backbone"}),
@@ -118,9 +113,8 @@ class Record:
     @property
     def environment(self) -> dict[str, str]:
         """Versions and machines of all runs, joined where they differ; of dates first and last."""
-        kinds = [run.environment for run in self.runs]
         found: dict[str, list[str]] = {}
-        for key, value in (item for kind in kinds for item in kind.items()):
+        for key, value in (item for run in self.runs for item in run.environment.items()):
             found.setdefault(key, []).append(value)
         if dates := found.get("date"):
             found["date"] = [min(dates), max(dates)]
@@ -153,9 +147,14 @@ class Record:
         return average(forward or [replace(d, mean=-d.mean) for d in reverse])
 
     def save(self, path: str | Path) -> None:
-        parts = (f"{_json(key)}: {_lines(value)}" for key, value in asdict(self).items())
-        text = "{\n" + ",\n".join(parts) + "\n}\n"
-        write_text_atomically(Path(path), text)
+        # One line per run and pair, so that diffs are readable.
+        to_json = functools.partial(json.dumps, ensure_ascii=False)
+        parts = []
+        for key, value in asdict(self).items():
+            is_list = isinstance(value, list | tuple)
+            lines = "[\n" + ",\n".join(map(to_json, value)) + "\n]" if is_list else to_json(value)
+            parts.append(f"{to_json(key)}: {lines}")
+        write_text_atomically(Path(path), "{\n" + ",\n".join(parts) + "\n}\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
@@ -217,32 +216,13 @@ class RecordSet:
         index = _read_json(path, "recipe")
         name, title, paper = (index.get(key) for key in ("name", "title", "paper"))
         folders = index.get("parts")
-        if not (
-            isinstance(name, str)
-            and isinstance(title, str)
-            and (paper is None or isinstance(paper, str))
-            and isinstance(folders, dict)
-            and folders
-            and all(cls.folder_of(part) == inner for part, inner in folders.items())
+        texts = all(isinstance(text, str) for text in (name, title, paper or ""))
+        if not (texts and isinstance(folders, dict) and folders) or any(
+            cls.folder_of(part) != inner for part, inner in folders.items()
         ):
-            raise KedgeError(
-                f"{path}: damaged; it must name the recipe and the folder of each part."
-            )
-        parts = {
-            part: Record.load(path.parent / sub / "record.json") for part, sub in folders.items()
-        }
-        return cls(name, title, paper, parts)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _lines(value: object) -> str:
-    """JSON with one line per run and pair, so that diffs are readable."""
-    if not isinstance(value, list | tuple):
-        return _json(value)
-    return "[\n" + ",\n".join(map(_json, value)) + "\n]"
+            raise KedgeError(f"{path}: damaged; it must name the recipe and each part's folder.")
+        records = (Record.load(path.parent / sub / "record.json") for sub in folders.values())
+        return cls(name, title, paper, dict(zip(folders, records, strict=True)))
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from kedge.benchmarks import get_protocol
 from kedge.errors import KedgeError, require
 from kedge.experiments.experiment import Experiment, check_experiment
-from kedge.experiments.jobs import Job, run_jobs
+from kedge.experiments.jobs import run_jobs
 from kedge.experiments.records import Record
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
@@ -26,9 +26,7 @@ from kedge.models.model_file import current_spec
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import exclusive, write_text_atomically
-from kedge.utils.config_io import from_dict, option_name, to_dict
-from kedge.utils.progress import Tick
-from kedge.utils.strict_json import parse_json
+from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict
 
 
 def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) -> Record:
@@ -69,16 +67,6 @@ def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) ->
         return Record.load(folder / "record.json")  # exactly what later readers get
 
 
-def run_job(folder: Path, job: Job, n_jobs: int, tick: Tick) -> None:
-    """One method of an experiment, in a worker process; the parent process holds the lock."""
-    load_compiler_in_background()
-    saved = parse_json((folder / "experiment.json").read_text(encoding="utf-8"))
-    del saved["images"]
-    experiment = from_dict(Experiment, saved)
-    seed = SeedRun(experiment, job.seed, folder / f"seed-{job.seed}", n_jobs)
-    seed.runs_of(BASE if job.method == BASE.label else parse_method(job.method), tick)
-
-
 def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experiment:
     """The experiment joined with the methods and seeds that the folder already has.
 
@@ -92,8 +80,8 @@ def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experime
             f"{path}: is missing, so the options with which {run} was made are unknown; use "
             "another --out."
         )
-    text = json.dumps({**to_dict(experiment), "images": images}, indent=1) + "\n"
-    write_text_atomically(path, text)
+    settings = {**to_dict(experiment), "images": images}
+    write_text_atomically(path, json.dumps(settings, indent=1) + "\n")
     return experiment
 
 
@@ -130,12 +118,10 @@ def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
 
 def _fixed_options(experiment: Experiment) -> dict[str, Any]:
     """The settings that all runs in a folder share, by their option."""
-    settings = {
-        name: value
-        for name, value in asdict(experiment).items()
-        if name not in ("methods", "seeds", "data")
-    }
-    for group in [name for name, value in settings.items() if isinstance(value, dict)]:
+    settings = asdict(experiment)
+    for name in ("methods", "seeds", "data"):
+        del settings[name]
+    for group in ("episode", "schedule", "backbone", "head"):
         settings |= settings.pop(group)
     protocol = {"protocol": settings.pop("protocol")}
     return protocol | {option_name(name): value for name, value in settings.items()}

@@ -26,9 +26,9 @@ from kedge.errors import require
 from kedge.methods.base import Alignment, AlignmentInputs, Memory
 from kedge.methods.divergence import check_divergence, divergence
 from kedge.models.model import Model
+from kedge.utils.config_io import parse_json
 from kedge.utils.progress import note
 from kedge.utils.seeding import generator
-from kedge.utils.strict_json import parse_json
 
 MAX_NAME_BYTES = 1 << 23  # of all class names: with more, a model could not be saved either
 DAMAGED = "EIML: the stored exemplars do not fit this model; the memory beside it is damaged."
@@ -69,16 +69,15 @@ class ExemplarIncrementalMetaLearning(Alignment):
             representatives = head.fit(episode[:, :n_shot])
             return representatives, head.logits(episode[:, n_shot:].flatten(0, 1), representatives)
 
+        def distance(old: Tensor, new: Tensor) -> Tensor:
+            return divergence(self.divergence, old, new, head, self.temperature)
+
         with torch.no_grad():
             c_old, old_queries = fit_and_classify(inputs.rehearsal.old)
             old = head.logits(inputs.old, c_old)
         _, new_queries = fit_and_classify(inputs.rehearsal.new)
         new = head.logits(inputs.new, c_old)
-        pairs = ((old_queries, new_queries), (old, new))
-        on_old_task, on_new_images = (
-            divergence(self.divergence, *pair, head, self.temperature) for pair in pairs
-        )
-        return on_old_task + on_new_images
+        return distance(old_queries, new_queries) + distance(old, new)
 
     def rehearsal_pool(self, memory: Memory, shape: EpisodeShape) -> tuple[Pool, EpisodeShape]:
         require(
@@ -89,12 +88,10 @@ class ExemplarIncrementalMetaLearning(Alignment):
         images, counts, _ = _exemplars(memory)
         n_classes, smallest, n_shot = len(counts), int(counts.min()), shape.shots[1]
         require(n_classes >= 2, "EIML needs exemplars of at least 2 classes for an old task.")
-        # A class with fewer exemplars than the option says had no more images.
-        remedy = "store more exemplars or lower" if smallest >= self.exemplars else "lower"
         require(
             smallest > n_shot,
             f"EIML: some class has {smallest} exemplars, but an old task needs at least "
-            f"{n_shot + 1} of each ({n_shot} shots + 1 query): {remedy} --n-shot.",
+            f"{n_shot + 1} of each ({n_shot} shots + 1 query): store more or lower --n-shot.",
         )
         least, most = (min(n, n_classes) for n in shape.ways)
         n_way = most if isinstance(shape.n_way, int) else (least, most)
@@ -150,11 +147,8 @@ class ExemplarIncrementalMetaLearning(Alignment):
 def _exemplars(
     memory: Memory,
 ) -> tuple[UInt8[Tensor, "n c h w"], Int64[Tensor, " k"], list[str | None]]:
-    """Stored images, class after class; how many of each class; and the names of the classes, None
-    if an early version wrote them.
-
-    Validated, since a file may hold anything and wrong counts could exhaust the memory.
-    """
+    """Stored images, class after class; how many of each class; names of the classes (None: of an
+    early version). Validated, since a file may hold anything, such as counts of 2**60."""
     images, counts = (memory.get(key, torch.empty(0)).cpu() for key in ("images", "counts"))
     require(
         (images.dtype, images.ndim, counts.dtype, counts.ndim) == (torch.uint8, 4, torch.int64, 1)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kedge.errors import KedgeError, require
 from kedge.utils import distributed
-from kedge.utils.strict_json import parse_json
+from kedge.utils.config_io import parse_json
 
 VERSION = 2  # of files that `save_tensors` writes; version 1 had neither version nor checksum
 # Limits for hostile files: a header of 8 MiB holds the names of some 100,000 classes.

@@ -1,17 +1,21 @@
-"""Dataclasses of settings: validation of their fields, and conversion from and to JSON."""
+"""Dataclasses of settings from and to JSON, which may be damaged or hostile; their validation."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import json
+import re
 import reprlib
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from kedge.errors import KedgeError, require
 
 T = TypeVar("T")
+MAX_DEPTH = 30  # lists and objects within each other
 
 
 def option_name(name: str) -> str:
@@ -84,7 +88,11 @@ def _convert(hint: Any, value: Any) -> Any:
         return from_dict(typing.cast(type, hint), value)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return _convert_union(inner, value)
+        for kind in inner:  # the first that fits
+            with contextlib.suppress(KedgeError):
+                return _convert(kind, value)
+        names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in inner)
+        raise KedgeError(f"{reprlib.repr(value)} must be of type {names}.")
     if origin is tuple and isinstance(value, list):
         each = inner[:1] * len(value) if Ellipsis in inner else inner
         require(len(each) == len(value), f"{reprlib.repr(value)} must hold {len(inner)} values.")
@@ -98,12 +106,32 @@ def _convert(hint: Any, value: Any) -> Any:
     return value
 
 
-def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The value as the first of these types that it fits."""
-    for kind in kinds:
-        try:
-            return _convert(kind, value)
-        except KedgeError:
-            continue
-    names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-    raise KedgeError(f"{reprlib.repr(value)} must be of type {names}.")
+def parse_json(text: str) -> Any:
+    """The value of a JSON text that may be hostile: no NaN, no repeated keys, limited nesting.
+
+    Raises ValueError or RecursionError for anything else.
+    """
+    value = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_unique_keys)
+    check_depth(value)
+    if re.search(r"\\u[dD][89a-fA-F]", text):  # a lone surrogate parses, but cannot be printed
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
+    """Raise ValueError if lists and objects are nested too deeply."""
+    if most == 0:
+        raise ValueError(f"lists and objects are nested more than {MAX_DEPTH} times")
+    if isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            check_depth(inner, most - 1)
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(values := dict(pairs)) < len(pairs):
+        raise ValueError("a key is repeated")
+    return values

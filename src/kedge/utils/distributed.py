@@ -34,22 +34,13 @@ def init() -> None:
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     local_size, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
-    require(
-        local_size <= gpus or gpus == 0,
-        f"--nproc-per-node is {local_size}, but each process needs its own GPU and there "
-        f"{'are' if gpus > 1 else 'is'} {gpus}: start at most {gpus}.",
-    )
-    require(
-        _launched_world_size() % local_size == 0,
-        "--nproc-per-node must be the same on every machine.",
-    )
-    Fabric(
-        accelerator="cuda" if gpus else "cpu",
-        strategy="ddp",
-        devices=local_size,
-        num_nodes=_launched_world_size() // local_size,
-        plugins=[TorchElasticEnvironment()],
-    ).launch()
+    enough, each = local_size <= gpus or gpus == 0, "each process needs its own GPU"
+    require(enough, f"--nproc-per-node is {local_size}: {each}, so start at most {gpus}.")
+    n_nodes, rest = divmod(_launched_world_size(), local_size)
+    require(rest == 0, "--nproc-per-node must be the same on every machine.")
+    accelerator, plugins = "cuda" if gpus else "cpu", [TorchElasticEnvironment()]
+    shape = {"devices": local_size, "num_nodes": n_nodes}
+    Fabric(accelerator=accelerator, strategy="ddp", plugins=plugins, **shape).launch()
 
 
 def world_size() -> int:
@@ -88,14 +79,11 @@ def shard(indices: range) -> range:
 
 def shard_in_sum_order(indices: range) -> list[int]:
     """The indices of this rank in the order in which `sum_over_ranks` computes them."""
-    order: list[int] = []
+    return _sum_order(shard(indices))
 
-    def record(i: int) -> Tensor:
-        order.append(i)
-        return torch.zeros(())
 
-    _pairwise_sum(record, shard(indices))
-    return order
+def _sum_order(indices: range) -> list[int]:
+    return [*indices] if len(indices) % 2 else _sum_order(indices[::2]) + _sum_order(indices[1::2])
 
 
 def _pairwise_sum(compute: Callable[[int], Tensor], indices: range) -> Tensor:

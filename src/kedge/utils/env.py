@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,7 +16,6 @@ import torch
 
 def environment() -> dict[str, str]:
     """Hardware, versions and commit, as saved with every result."""
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
         "cpu": _cpu_name(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
-        "gpu": gpu,
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none",
     }
 
 
@@ -35,18 +35,16 @@ def _commit() -> str:
     if "site-packages" in folder.parts:  # perhaps inside another project's checkout
         return "unknown"
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    with suppress(OSError, subprocess.SubprocessError):
+        null = subprocess.DEVNULL
+        return subprocess.check_output(command, stderr=null, text=True, timeout=5).strip()
+    return "unknown"
 
 
 def _cpu_name() -> str:
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        if found := re.search(r"^model name\s*: *(.+)", Path("/proc/cpuinfo").read_text(), re.M):
+            return found[1].strip()
     return platform.processor() or "unknown"
 
 
@@ -67,10 +65,9 @@ def peak_memory_mb() -> float:
 
 def peak_rss_mb() -> float:
     """Peak resident memory of this process in MiB."""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        line = next(line for line in lines if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 2**10
+    with suppress(OSError):
+        if found := re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text()):
+            return int(found[1]) / 2**10
     import resource  # not on Windows
 
     unit = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss is in bytes on macOS

@@ -14,8 +14,14 @@ from contextvars import ContextVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeftColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
@@ -33,17 +39,10 @@ def display() -> Iterator[None]:
     if _display.get() is not None or rank() != 0:
         yield
         return
-    columns = (
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeLeftColumn(),
-    )
+    text, bar, done = TextColumn("{task.description}"), BarColumn(28), MofNCompleteColumn()
+    columns = (text, bar, done, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     console = Console(stderr=True)
-    # Without a terminal, bars would leave empty lines.
-    disable = not console.is_terminal
+    disable = not console.is_terminal  # without a terminal, bars would leave empty lines
     with Progress(*columns, console=console, transient=True, disable=disable) as progress:
         token, noted = _display.set(progress), _noted.set(set())
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +25,11 @@ class Spec:
     @property
     def label(self) -> str:
         """The canonical text."""
-        options = (f"{key}={_shortest(value)}" for key, value in self.options.items())
-        return " ".join([self.name, *options])
-
-
-def _shortest(value: int | float | str) -> str:
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+        words = [self.name]
+        for key, value in self.options.items():
+            short = isinstance(value, float) and float(f"{value:g}") == value
+            words.append(f"{key}={value:g}" if short else f"{key}={value}")
+        return " ".join(words)
 
 
 def parse_spec(text: str, what: str) -> Spec:
@@ -70,8 +70,6 @@ def _parse_option(where: str, text: str) -> tuple[str, int | float | str]:
     if not key or not value:
         raise KedgeError(f"{where}: write options as name=value.")
     for convert in (int, float):
-        try:
+        with suppress(ValueError):
             return key, convert(value)
-        except ValueError:
-            continue
     return key, value
