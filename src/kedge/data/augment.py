@@ -8,7 +8,6 @@ Shapes: e episodes of n images each; b images in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,28 +32,20 @@ class Augmentation:
 
     def of(self, episode: int, n_images: int) -> Augmentation:
         """For the first `n_images` images of one episode."""
-        return self._map(lambda part: part[episode, :n_images])
+        return Augmentation(*(part[episode, :n_images] for part in vars(self).values()))
 
     def to(self, device: torch.device) -> Augmentation:
-        return self._map(lambda part: part.to(device, non_blocking=True))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Augmentation:
-        return Augmentation(*map(change, (self.top, self.left, self.mirrored, self.colour)))
+        return Augmentation(*(part.to(device, non_blocking=True) for part in vars(self).values()))
 
 
 def draw_augmentation(
     rng: np.random.Generator, n_episodes: int, n_images: int, image_size: int
 ) -> Augmentation:
-    shape = (n_episodes, n_images)
-    pad = padding(image_size)
-    return Augmentation(
-        top=torch.from_numpy(rng.integers(0, 2 * pad + 1, shape)),
-        left=torch.from_numpy(rng.integers(0, 2 * pad + 1, shape)),
-        mirrored=torch.from_numpy(rng.random(shape) < 0.5),
-        colour=torch.from_numpy(
-            rng.uniform(1 - JITTER, 1 + JITTER, (*shape, 3)).astype(np.float32)
-        ),
-    )
+    shape, n_offsets = (n_episodes, n_images), 2 * padding(image_size) + 1
+    top, left = rng.integers(0, n_offsets, shape), rng.integers(0, n_offsets, shape)
+    mirrored = rng.random(shape) < 0.5
+    colour = rng.uniform(1 - JITTER, 1 + JITTER, (*shape, 3)).astype(np.float32)
+    return Augmentation(*map(torch.from_numpy, (top, left, mirrored, colour)))
 
 
 def padding(image_size: int) -> int:
@@ -64,8 +55,7 @@ def padding(image_size: int) -> int:
 def augment(images: UInt8[Tensor, "b c h w"], drawn: Augmentation) -> Float[Tensor, "b c h w"]:
     """Crop from the zero-padded image, mirror, jitter (colour images only); values in 0…1."""
     b, c, h, w = images.shape
-    pad = padding(h)
-    device = images.device
+    pad, device = padding(h), images.device
     y = drawn.top[:, None] + torch.arange(h, device=device)
     x = torch.arange(w, device=device).expand(b, w)
     x = drawn.left[:, None] + torch.where(drawn.mirrored[:, None], w - 1 - x, x)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -63,12 +62,9 @@ class ImageSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """As saved in packed files and hashed into their keys, where `resize` is called "fit"."""
-        return {
-            "image_size": self.image_size,
-            "n_channels": self.n_channels,
-            "fit": self.resize,
-            "inverted": self.inverted,
-        }
+        size, channels = self.image_size, self.n_channels
+        treatment = {"fit": self.resize, "inverted": self.inverted}
+        return {"image_size": size, "n_channels": channels, **treatment}
 
 
 @dataclass(frozen=True)
@@ -91,18 +87,22 @@ def decode(raw: RawImage, spec: ImageSpec) -> UInt8[np.ndarray, "c h w"]:
     Raises ValueError if the image is too large or its white level is unknown, and whatever Pillow
     raises if it is damaged.
     """
-    size = (spec.image_size, spec.image_size)
     with _open(raw) as image:
         # A large JPEG is decoded at a fraction of its size, which is faster.
         image.draft(None, (2 * spec.image_size, 2 * spec.image_size))
         most = MOST_TRANSPARENT if image.has_transparency_data else MOST_PIXELS
         if image.width * image.height > most:
             raise ValueError(f"{image.width}×{image.height} px are too many")
-        converted = _to_8_bit_opaque(image).convert("RGB" if spec.n_channels == 3 else "L")
+        # Pillow's own conversion would clip more than 8 bits and mistreat transparency.
+        if (bits := bit_depth(image)) > 8:
+            converted = to_8_bits(image, bits)
+        else:
+            converted = on_white(image) if image.has_transparency_data else image
+        converted = converted.convert("RGB" if spec.n_channels == 3 else "L")
         turn = TURNS.get(_orientation(image))
-    if converted.size != size:
+    if converted.size != spec.shape[1:]:
         box = _resize_box(converted, spec.resize)
-        converted = converted.resize(size, Image.Resampling.BICUBIC, box)
+        converted = converted.resize(spec.shape[1:], Image.Resampling.BICUBIC, box)
     if turn is not None:  # after resizing, since the small square is cheaper to turn
         converted = converted.transpose(turn)
     pixels = np.asarray(converted)
@@ -118,12 +118,9 @@ def read_header(raw: RawImage) -> ImageHeader:
         return ImageHeader(image.width, image.height, image.mode, turned)
 
 
-@contextmanager
-def ignore_size_warnings() -> Iterator[None]:
+def ignore_size_warnings() -> AbstractContextManager[Any]:
     """Silence Pillow's warning about large images, which `decode` refuses by itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        yield
+    return warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
 
 
 def looks_like_image(name: str) -> bool:
@@ -151,13 +148,6 @@ def _open(raw: RawImage) -> Image.Image:
     if isinstance(raw, np.ndarray):
         return Image.fromarray(np.ascontiguousarray(raw))
     return Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw, formats=FORMATS)
-
-
-def _to_8_bit_opaque(image: Image.Image) -> Image.Image:
-    """Reduce bit depth and transparency, which Pillow's own conversion gets wrong."""
-    if (bits := bit_depth(image)) > 8:
-        return to_8_bits(image, bits)
-    return on_white(image) if image.has_transparency_data else image
 
 
 def bit_depth(image: Image.Image) -> int:

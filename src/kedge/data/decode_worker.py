@@ -29,15 +29,15 @@ DecodeResults = list[np.ndarray | str]  # per image: its pixels, or why it could
 
 def decode_each(images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
     """Decode images one by one in this process."""
-    return [_decode_or_reason(image, spec) for image in images]
-
-
-def _decode_or_reason(image: RawImage, spec: ImageSpec) -> np.ndarray | str:
-    try:
-        return decode(image, spec)
-    except Exception as error:  # Pillow's decoders raise anything on damaged files
-        # Messages of our own are short; those of libraries do not help users.
-        return str(error) if isinstance(error, ValueError) and len(str(error)) < 60 else DAMAGED
+    results: DecodeResults = []
+    for image in images:
+        try:
+            results.append(decode(image, spec))
+        except Exception as error:  # Pillow's decoders raise anything on damaged files
+            # Messages of our own are short; those of libraries do not help users.
+            own = isinstance(error, ValueError) and len(str(error)) < 60
+            results.append(str(error) if own else DAMAGED)
+    return results
 
 
 class DecodeWorker:
@@ -45,18 +45,16 @@ class DecodeWorker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._ever_ready = False
-        self._cannot_start = False  # then images are decoded in this process
+        self._can_start: bool | None = None  # not known yet
 
     def __call__(self, images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
-        if self._cannot_start:
-            return decode_each(images, spec)
         try:
-            return self._request(images, spec)
+            if self._can_start is not False:
+                return self._request(images, spec)
         except (OSError, EOFError, pickle.UnpicklingError):
             self.close()
-        if not self._ever_ready:  # the images are not the reason
-            self._cannot_start = True
+        if not self._can_start:  # the images are not the reason, so this process can decode them
+            self._can_start = False
             return decode_each(images, spec)
         if len(images) == 1:
             return [CRASHED]
@@ -64,20 +62,17 @@ class DecodeWorker:
 
     def _request(self, images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
         if self._process is None:
+            # -P: do not import modules from the current folder, which may be the data's.
+            command, pipe = [sys.executable, "-P", "-c", START], subprocess.PIPE
             self._process = subprocess.Popen(
-                # -P: do not import modules from the current folder, which may be the data's.
-                [sys.executable, "-P", "-c", START],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
             )
             assert self._process.stdout is not None
             if self._process.stdout.read(len(READY)) != READY:
                 raise EOFError
-            self._ever_ready = True
+            self._can_start = True
         requests, results = self._process.stdin, self._process.stdout
         assert requests is not None
-        assert results is not None
         pickle.dump((list(images), spec), requests, pickle.HIGHEST_PROTOCOL)
         requests.flush()
         return pickle.load(results)  # safe: written by our own process

@@ -13,26 +13,22 @@ from typing import Any
 import torch
 
 from kedge.data.table import ImageTable
-from kedge.errors import KedgeError
+from kedge.errors import require
 
 PER_CLASS, SIDE = 100, 28
 
 
 @functools.cache
 def _facts() -> dict[str, Any]:
-    text = resources.files("kedge.data").joinpath("drawings.json").read_text(encoding="utf-8")
-    facts: dict[str, Any] = json.loads(text)
-    return facts
+    file = resources.files("kedge.data").joinpath("drawings.json")
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def drawing_domains() -> dict[str, tuple[str, ...]]:
     """The classes by domain, natural or man-made; drawings.json states the rule."""
-    natural = frozenset(_facts()["natural"])
-    classes = _facts()["classes"]
-    return {
-        "natural": tuple(name for name in classes if name in natural),
-        "manmade": tuple(name for name in classes if name not in natural),
-    }
+    natural, classes = frozenset(_facts()["natural"]), _facts()["classes"]
+    manmade = tuple(name for name in classes if name not in natural)
+    return {"natural": tuple(name for name in classes if name in natural), "manmade": manmade}
 
 
 def unpack(packed: bytes) -> torch.Tensor:
@@ -46,18 +42,10 @@ def unpack(packed: bytes) -> torch.Tensor:
 @functools.cache
 def load_drawings() -> ImageTable:
     """All 34,500 drawings. Callers share one table, which they must not change."""
-    facts = _facts()
-    file = resources.files("kedge.data").joinpath("drawings.xz")
+    facts, file = _facts(), resources.files("kedge.data").joinpath("drawings.xz")
     packed = file.read_bytes() if file.is_file() else b""
-    if hashlib.sha256(packed).hexdigest() != facts["sha256"]:
-        raise KedgeError(
-            f"{file}: missing or damaged (its sha256 must be {facts['sha256']}); install kedge "
-            "again."
-        )
+    intact = hashlib.sha256(packed).hexdigest() == facts["sha256"]
+    require(intact, f"{file}: missing or damaged; install kedge again.")
     classes = tuple(facts["classes"])
-    return ImageTable(
-        images=unpack(packed),
-        labels=torch.arange(len(classes)).repeat_interleave(PER_CLASS),
-        classes=classes,
-        source=facts["source"],
-    )
+    labels = torch.arange(len(classes)).repeat_interleave(PER_CLASS)
+    return ImageTable(unpack(packed), labels, classes, facts["source"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -54,30 +54,18 @@ class Pool:
     def concat(cls, name: str, pools: Sequence[Pool]) -> Pool:
         """The classes of several pools, which must share one table."""
         assert all(pool.table is pools[0].table for pool in pools), "pools of one table"
-        return cls(
-            name,
-            pools[0].table,
-            tuple(c for pool in pools for c in pool.classes),
-            tuple(rows for pool in pools for rows in pool.class_rows),
-        )
+        classes = tuple(name for pool in pools for name in pool.classes)
+        return cls(name, pools[0].table, classes, tuple(r for p in pools for r in p.class_rows))
 
     @staticmethod
     def isolate(*pools: Pool) -> list[Pool]:
-        """The same pools on a new table that holds their images and no others.
-
-        Images in memory are copied. Images of a packed file stay there, but the new table can
-        read only those of the pools.
-        """
+        """The same pools on a new table that holds their images and can read no others."""
         rows = torch.cat([pool.rows for pool in pools]).sort().values
-        table = pools[0].table.subset(rows)
-        return [
-            replace(
-                pool,
-                table=table,
-                class_rows=tuple(torch.searchsorted(rows, r) for r in pool.class_rows),
-            )
-            for pool in pools
-        ]
+        table, isolated = pools[0].table.subset(rows), []
+        for pool in pools:
+            class_rows = tuple(torch.searchsorted(rows, r) for r in pool.class_rows)
+            isolated.append(Pool(pool.name, table, pool.classes, class_rows))
+        return isolated
 
 
 @dataclass(frozen=True)
@@ -96,8 +84,6 @@ class RoundData:
     def old(self) -> Pool:
         """Training images of all previous rounds. Raises EntitlementError if not available."""
         if self._old is None:
-            raise EntitlementError(
-                f"Images of the rounds before round {self.round} are not available: this method "
-                "may use the new images and the anchors only."
-            )
+            before = f"Images of the rounds before round {self.round} are not available"
+            raise EntitlementError(f"{before}: this method may use new images and anchors only.")
         return self._old
