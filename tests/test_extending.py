@@ -31,7 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *args: str, cwd: Path | None = None) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(folder), str(ROOT / "src")])  # before any installed kedge
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     process = subprocess.run(
         [sys.executable, *args],
         cwd=cwd or folder,
@@ -93,5 +94,5 @@ def test_a_new_number_is_in_the_training_curve(tmp_path: Path) -> None:
 from kedge.config import BackboneConfig, Schedule
 experiment = kedge.Experiment("few-drawings", ("FT",), backbone=BackboneConfig(width=4), {TINY})
 record = kedge.run_experiment(experiment, "run")
-print(record.runs[-1].history[0].grad_norm)"""
+print(record.runs[-1].history[0].feature_norm)"""
     assert float(run(tmp_path, "-c", code).split()[-1]) > 0

@@ -169,7 +169,8 @@ def test_stopped_training_is_continued(first: Path, tmp_path: Path, cli: Cli) ->
     kedge.train(first, checkpoint=tmp_path / "training", epochs=11, **CONTINUED)
     after = checkpoint_about(tmp_path / "training")
     assert len(after["history"]) == 11
-    assert after["history"][:9] == before["history"]
+    for now, then in zip(after["history"], before["history"], strict=False):
+        assert {name: now[name] for name in then} == then  # later versions may add metrics
     shutil.copy(GOLDEN / "half.kedge.training", tmp_path)
     options = ["--epochs", 9, "--episodes", 40, "--width", 8]
     ended = cli("train", first, "--out", "half.kedge", *options, cwd=tmp_path)

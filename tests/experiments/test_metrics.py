@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kedge.evaluation.results import Epoch, Score
+from kedge.evaluation.results import EpochResult, Score
 from kedge.experiments import metrics
 from kedge.experiments.records import PairedDifference, PoolInfo, Record, Run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-CURVE = (Epoch(1, 1.0, 0.9, 0.1, 50.0, 1e-3),)
+CURVE = (EpochResult(1, 1.0, 0.9, 0.1, 50.0, 1e-3),)
 
 
 def run(method: str, round: int, scores: dict[str, float], seed: int = 0, **measures: float) -> Run:

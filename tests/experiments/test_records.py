@@ -11,7 +11,7 @@ import pytest
 
 from kedge.config import EpisodeShape, Schedule
 from kedge.errors import KedgeError
-from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.experiments.records import (
     PairedDifference,
     PoolInfo,
@@ -30,7 +30,7 @@ def run(method: str, seed: int, mean: float) -> Run:
         round=1,
         pools=(PoolInfo("old", "old", 4, EpisodeShape((2, 3), 1)), PoolInfo("new at x", "new", 4)),
         scores={"old": Score(mean, 3.0, 10), "new at x": Score(50.0, 1.0, 10)},
-        history=(Epoch(1, 1.0, 0.9, 0.1, 50.0, 1e-3),),
+        history=(EpochResult(1, 1.0, 0.9, 0.1, 50.0, 1e-3),),
         seconds=1.5,
         peak_memory_mb=10.0,
         kept_bytes_per_class=4.0,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from kedge.config import EpisodeShape
-from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.experiments.records import PairedDifference, PoolInfo, Record, RecordSet, Run
 from kedge.report import terminal_tables
 from kedge.report.table import Cell, Table
@@ -52,7 +52,7 @@ def make_runs(
     for number, (method, means) in enumerate(rows.items()):
         chance = random.Random(f"{method} {round} {seed}")
         history = tuple(
-            Epoch(e + 1, 1.6 * math.exp(-e / 5) + number / 10, 0.4, 0.1, 60.0 + e + number, 1e-3)
+            EpochResult(e + 1, 1.6 * math.exp(-e / 5) + number / 10, 0.4, 0.1, 60.0 + e + number, 1e-3)
             for e in range(6)
         )
         moves = tuple(

@@ -32,7 +32,7 @@ from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeSampler
 from kedge.methods.registry import Method, parse_method
 from kedge.training.round import remember, train_round
-from kedge.training.step import MultiEpisodeStep, StepInputs, TrainStep
+from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep
 from kedge.utils.seeding import torch_seed
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def test_epoch_is_one_step_after_the_other(backbone: str) -> None:
         torch.manual_seed(torch_seed("dropblock", config.seed, 0, 0))
         metrics = [step(StepInputs(batch)) for batch in sampler.batches(indices, range(3))]
     by_round = train_round(start, FIRST, BASE, config)
-    assert by_round.history[0].loss == (torch.zeros(3) + sum(metrics))[0].div(3).item()
+    assert by_round.history[0].loss == (StepMetrics.zeros(CPU) + sum(metrics))[0].div(3).item()
     assert same(student.embedding.state_dict(), by_round.model.embedding.state_dict())
 
 

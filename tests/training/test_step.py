@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from kedge.data.augment import Augmentation, padding
 from kedge.episodes.sampler import EpisodeBatch
 from kedge.errors import KedgeError
-from kedge.evaluation.results import Epoch
+from kedge.evaluation.results import EpochResult
 from kedge.methods.base import Memory
 from kedge.methods.registry import ALIGNMENTS, parse_method
 from kedge.models.model import Model
@@ -192,7 +192,7 @@ def test_step_on_several_is_one_backward_on_the_mean_loss(name: str) -> None:
 
 
 def test_every_metric_is_a_field_of_the_training_curve() -> None:
-    assert set(StepMetrics._fields) < {field.name for field in fields(Epoch)}
+    assert set(StepMetrics._fields) < {field.name for field in fields(EpochResult)}
 
 
 @pytest.mark.parametrize("name", sorted(ALIGNMENTS))

@@ -1,7 +1,4 @@
-"""Results that records hold: scores, training curves and the drift of anchors.
-
-A leaf module, so that reading a record does not import the training code.
-"""
+"""Results that records hold: scores, training curves and the drift of anchors."""
 
 from __future__ import annotations
 
@@ -42,8 +39,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """One point of a training curve: accuracy in %, losses in nats."""
+class EpochResult:
+    """One epoch of a training curve (`Run.history`): accuracy in %, losses in nats."""
 
     epoch: int
     loss: float
@@ -55,10 +52,8 @@ class Epoch:
 
 @dataclass(frozen=True)
 class AnchorMove:
-    """A class when its anchor was made and now, projected to a plane.
-
-    The plane is spanned by the two principal components of the base model's anchors.
-    """
+    """A class when its anchor was made and now, projected to the plane that the two principal
+    components of the base model's anchors span."""
 
     name: str  # of the class
     stored: tuple[float, float]  # the anchor as it was stored

@@ -18,7 +18,7 @@ from typing import Any
 
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
 from kedge.errors import KedgeError, require
-from kedge.evaluation.results import AnchorMove, Epoch, Score
+from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.config_io import from_dict, parse_json
 
@@ -72,7 +72,7 @@ class Run:
     round: int  # 0 is the base round
     pools: tuple[PoolInfo, ...]  # "old" and "new" depend on the round
     scores: dict[str, Score]  # by pool name, in %
-    history: tuple[Epoch, ...]  # empty for NU, which does not train
+    history: tuple[EpochResult, ...]  # training curve; empty for NU after round 0
     seconds: float
     peak_memory_mb: float
     kept_bytes_per_class: float  # kept of each class for the next round
@@ -222,7 +222,7 @@ class RecordSet:
         ):
             raise KedgeError(f"{path}: damaged; it must name the recipe and each part's folder.")
         records = (Record.load(path.parent / sub / "record.json") for sub in folders.values())
-        return cls(name, title, paper, dict(zip(folders, records, strict=True)))
+        return cls(str(name), str(title), paper, dict(zip(folders, records, strict=True)))
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:

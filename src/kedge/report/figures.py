@@ -155,7 +155,7 @@ def _sweep_figure(record: Record, sweeps: Sequence[Sweep]) -> ReportFigure:
 
 
 def training_figure(record: Record) -> ReportFigure | None:
-    """Validation accuracy and loss by epoch, one round after the other."""
+    """Validation accuracy and loss by epoch of the updates, one round after the other."""
     rounds, looks = queries.incremental_rounds(record), style.looks(record.methods)
     order = without_sweeps(queries.methods_after(record, rounds[-1]))
     runs = [r for r in record.runs if r.round in rounds and r.history and r.method in order]
@@ -180,7 +180,8 @@ def training_figure(record: Record) -> ReportFigure | None:
                 axes.axvline(start - 0.5, color=style.QUIET, linewidth=0.8, linestyle=":")
         style.add_legend(figure, [style.handle(m, looks[m], marker="") for m in methods])
     caption = (
-        "The loss includes each method’s penalty, so its level differs between methods."
+        "Updates only: all methods share the base round. The loss includes each method’s penalty, "
+        "so its level differs between methods."
         + " Thin lines: seeds; thick lines: their mean." * (len(record.seeds) > 1)
         + " Dotted lines separate the rounds." * (len(rounds) > 1)
     )

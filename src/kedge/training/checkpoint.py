@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kedge.config import Schedule
 from kedge.errors import KedgeError, require
-from kedge.evaluation.results import Epoch
+from kedge.evaluation.results import EpochResult
 from kedge.models.model import Model
 from kedge.models.model_file import current_spec
 from kedge.training.step import TrainStep
@@ -34,7 +34,7 @@ class Checkpoint:
         self.step, self.lr = step, lr
         self.best, self.best_epoch = -math.inf, 0  # validation accuracy
         self.stale = 0  # epochs since the best one, or since the learning rate was last halved
-        self.history: list[Epoch] = []
+        self.history: list[EpochResult] = []
         self.seconds = 0.0  # of training so far
         self.saved_at, self.save_duration = 0.0, 0.0  # `seconds` at the last save; its duration
         self.best_weights: dict[str, Tensor] = {}
@@ -43,7 +43,7 @@ class Checkpoint:
         """Whether all epochs are done, or the learning rate is too small to change anything."""
         return len(self.history) >= schedule.epochs or self.lr < schedule.lr * MIN_LR_FRACTION
 
-    def record(self, epoch: Epoch, patience: int) -> None:
+    def record(self, epoch: EpochResult, patience: int) -> None:
         """Add an epoch: keep its weights if it is the best, halve the rate on a plateau."""
         self.history.append(epoch)
         self.stale += 1
@@ -104,7 +104,7 @@ class Checkpoint:
         expected = {k: (v.shape, v.dtype) for k, v in self._weights().items()}
         if any({k: (v.shape, v.dtype) for k, v in w.items()} != expected for w in (now, best)):
             raise ValueError("weights of another network")
-        self.history = [from_dict(Epoch, epoch) for epoch in about["history"]]
+        self.history = [from_dict(EpochResult, epoch) for epoch in about["history"]]
         for name in SAVED_NUMBERS:
             setattr(self, name, type(getattr(self, name))(about[name]))
         self._set_weights(now)

@@ -31,8 +31,8 @@ N_WARM_UP = 3  # steps before a graph can be captured
 class GraphedStep:
     """Runs epochs by replaying a captured step.
 
-    Built from the drawn episodes and anchors of an epoch, whose replays may use others later.
-    Capturing leaves the model and the optimizer unchanged.
+    Captured with the episodes and anchors of one epoch; later epochs may use others of the same
+    shape. Capturing leaves the model and the optimizer unchanged.
     """
 
     def __init__(

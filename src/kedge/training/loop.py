@@ -73,7 +73,7 @@ class EpochRunner:
         return StepMetrics(*(total / (schedule.episodes // n_tasks)).tolist())
 
     def _sample_episodes(self, key: tuple[int, int, int]) -> list[EpisodeIndices]:
-        """The episodes of an epoch from each sampler."""
+        """One epoch of episodes per sampler."""
         new, *old = self.samplers
         nearest = None
         if self.config.schedule.sampling == "hard":

@@ -24,7 +24,7 @@ from kedge.episodes.loader import ImageLoader
 from kedge.episodes.sampler import check_pool, sample_episodes
 from kedge.errors import KedgeError, require
 from kedge.evaluation.accuracy import episode_accuracies
-from kedge.evaluation.results import Epoch
+from kedge.evaluation.results import EpochResult
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.model import Model, trainable_copy
@@ -47,7 +47,7 @@ class RoundResult:
     """What a round gives: the model, its training curve, and how long it took."""
 
     model: Model
-    history: tuple[Epoch, ...] = ()
+    history: tuple[EpochResult, ...] = ()
     seconds: float = 0.0  # of training and validation, including those before a stop
 
 
@@ -99,7 +99,9 @@ def train_round(
                 f"Round {round_data.round} ({method.label}) diverged in epoch {epoch + 1}: "
                 f"{fault or NOT_FINITE.format('features')}. {_divergence_advice(epoch, config)}"
             )
-        point = Epoch(epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr)
+        point = EpochResult(
+            epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr
+        )
         state.record(point, schedule.patience)
         state.seconds += time.perf_counter() - began
         # The last epoch is always saved: anchors and tests, which follow, may take long.
@@ -194,8 +196,9 @@ def _with_new_anchors(step: TrainStep, pool: Pool) -> Model:
 
 def _divergence(metrics: StepMetrics, step: TrainStep) -> str:
     """Why training cannot continue after an epoch; empty if it can."""
-    if not math.isfinite(sum(metrics)):
-        return "the loss is infinite or NaN"
+    for name, value in metrics._asdict().items():
+        if not math.isfinite(value):
+            return f"the {name.replace('_', ' ')} is infinite or NaN"
     if metrics.cross_entropy > MAX_CROSS_ENTROPY:
         return f"the cross-entropy is {metrics.cross_entropy:.0e}, far worse than guessing"
     # The last step may have spoilt weights or statistics after its loss was computed. What was

@@ -98,9 +98,9 @@ class StepInputs(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What a step reports: on the device a vector in this order, on the host the epoch's means.
+    """Metrics of an episode: on the device a vector in this order, on the host an epoch's means.
 
-    Each name is a field of `kedge.evaluation.results.Epoch`, a point of the training curve.
+    Each is also a field of `kedge.evaluation.results.EpochResult`, the training curve.
     """
 
     loss: float
@@ -193,8 +193,8 @@ class TrainStep:
         require(loss.requires_grad, NOTHING_TO_TRAIN)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        metrics = (loss, cross_entropy, penalty)  # in the order of StepMetrics
-        return torch.stack([metric.detach() for metric in metrics])
+        metrics = {"loss": loss, "cross_entropy": cross_entropy, "penalty": penalty}
+        return torch.stack([metrics[name].detach() for name in StepMetrics._fields])
 
     def _teacher_features(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         """In a graph the teacher has a stream of its own, so that its convolutions run while the
@@ -255,11 +255,12 @@ class MultiEpisodeStep:
     @torch.no_grad()
     def end(self, total: Float[Tensor, " n"], n: int) -> Float[Tensor, " metrics"]:
         """Take the step, given the sum of n episodes' vectors; return the mean of their metrics."""
-        *means, metrics = (total / n).split(self.sizes)
-        for weight, gradient in zip(self.weights, means, strict=False):
+        *parts, metrics = (total / n).split(self.sizes)
+        gradients, changes = parts[: len(self.weights)], parts[len(self.weights) :]
+        for weight, gradient in zip(self.weights, gradients, strict=True):
             # Fused Adam reads memory in order: a gradient must have the layout of its weight.
             weight.grad = torch.empty_like(weight).copy_(gradient.view(weight.shape))
-        for (old, now), change in zip(self.statistics, means[len(self.weights) :], strict=True):
+        for (old, now), change in zip(self.statistics, changes, strict=True):
             now.copy_(old + change.view(old.shape))
         self.step.optimizer.step()
         return metrics
