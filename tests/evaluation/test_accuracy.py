@@ -7,28 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge.config import (
-    BackboneConfig,
-    Count,
-    EpisodeShape,
-    HeadConfig,
-)
+from kedge.config import BackboneConfig, Count, EpisodeShape, HeadConfig
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
 from kedge.evaluation import accuracy
-from kedge.evaluation.accuracy import (
-    EvalSpec,
-    episode_accuracies,
-    evaluate,
-)
+from kedge.evaluation.accuracy import EvalSpec, episode_accuracies, evaluate
 from kedge.evaluation.results import Score
 from kedge.models.embedding import ModelConfig
-from kedge.models.heads import (
-    HEADS,
-    Head,
-    build_head,
-)
+from kedge.models.heads import HEADS, Head, build_head
 from kedge.models.model import Model, new_model
 from kedge.utils.seeding import generator
 
@@ -104,17 +91,6 @@ def test_the_size_of_a_chunk_changes_nothing(
     assert torch.equal(episode_accuracies(head, features(table), plan), expected)
 
 
-def test_accuracy_is_100_for_clear_classes_and_chance_for_none(
-    head: Head, table: ImageTable
-) -> None:
-    plan = sample_episodes(Pool.all("all", table), SHAPE, 300, generator("test", 0))
-    clear = 20 * torch.eye(8)[table.labels]
-    assert episode_accuracies(head, clear, plan).tolist() == [100.0] * 300
-    noise = torch.randn(len(table), 8, generator=torch.Generator().manual_seed(2))
-    by_chance = episode_accuracies(head, noise, plan).mean().item()
-    assert by_chance == pytest.approx(100 / 3, abs=5)
-
-
 # ── of a model, on pools ─────────────────────────────────────────────────────────────────────
 
 
@@ -178,15 +154,6 @@ def test_a_score_is_mean_and_standard_error_as_numpy_has_them(n: int) -> None:
     assert score.ci == pytest.approx(1.96 * np.std(values.numpy(), ddof=1) / n**0.5)
     assert str(score) == f"{score.mean:.2f} ± {score.ci:.2f}"
     assert Score.of(accuracies(1)).ci == math.inf
-
-
-def test_a_paired_difference_of_correlated_accuracies_is_narrower() -> None:
-    hardness = accuracies(500)
-    a, b = hardness + accuracies(500, 1) / 20, hardness + accuracies(500, 2) / 20 - 1
-    difference = Score.of(a - b)
-    unpaired = math.hypot(Score.of(a).ci, Score.of(b).ci)
-    assert difference.mean == pytest.approx(Score.of(a).mean - Score.of(b).mean)
-    assert difference.ci < unpaired / 5
 
 
 def test_wilson_interval() -> None:

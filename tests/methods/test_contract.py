@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -10,21 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge.config import (
-    BackboneConfig,
-    EpisodeShape,
-    HeadConfig,
-)
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import sample_episodes
-from kedge.methods.base import (
-    Alignment,
-    AlignmentInputs,
-    Memory,
-    Rehearsal,
-)
-from kedge.methods.registry import ALIGNMENTS, parse_method
+from kedge.methods.base import Alignment, AlignmentInputs, Memory, Rehearsal
+from kedge.methods.registry import ALIGNMENTS
 from kedge.models.embedding import ModelConfig
 from kedge.models.heads import HEADS
 from kedge.models.model import Model, new_model
@@ -208,23 +198,6 @@ def test_every_image_is_held(name: str, head: str) -> None:
         assert (found[key].abs().sum(-1) > 0).all(), f"some image of {key} is not held"
 
 
-def test_penalty_falls_against_its_gradient(past: Past) -> None:
-    inputs = some_inputs(past)
-    penalty = past.alignment.penalty(inputs)
-    found = slopes(penalty, inputs)
-    length = math.sqrt(sum(slope.square().sum().item() for slope in found.values()))
-    nearer = {k: v.detach() - 1e-2 * found[k] / length for k, v in trained(inputs).items()}
-    assert past.alignment.penalty(put(inputs, nearer)) < penalty
-
-
-@pytest.mark.parametrize("n_anchors", [1, 50])
-def test_any_number_of_anchors(past: Past, n_anchors: int) -> None:
-    inputs = some_inputs(past, n_anchors)
-    penalty = past.alignment.penalty(inputs)
-    assert penalty.isfinite()
-    assert all(slope.isfinite().all() for slope in slopes(penalty, inputs).values())
-
-
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -289,10 +262,3 @@ def test_an_alignment_is_final_and_its_options_are_frozen(name: str) -> None:
     for option in dataclasses.fields(alignment):  # type: ignore[arg-type]
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(alignment, option.name, None)
-
-
-def test_default_weight(name: str) -> None:
-    kind = ALIGNMENTS[name]
-    assert 0 < kind.default_weight < math.inf
-    assert parse_method(name).weight == kind.default_weight
-    assert parse_method(f"{name} lambda=0").weight == 0

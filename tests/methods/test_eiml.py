@@ -1,27 +1,18 @@
-"""EIML: the penalty against loops, and the stored exemplars."""
+"""EIML: the penalty against its definition, and the stored exemplars."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge.config import (
-    BackboneConfig,
-    EpisodeShape,
-    HeadConfig,
-)
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import sample_episodes
 from kedge.errors import KedgeError
-from kedge.methods.base import (
-    AlignmentInputs,
-    Memory,
-    Rehearsal,
-)
+from kedge.methods.base import AlignmentInputs, Memory, Rehearsal
 from kedge.methods.eiml import ExemplarIncrementalMetaLearning
 from kedge.models.embedding import ModelConfig
 from kedge.models.heads import PrototypeHead
@@ -47,77 +38,28 @@ def some_inputs(k: int = 3, s: int = 2, q: int = 2) -> AlignmentInputs:
     return AlignmentInputs(new, old, PrototypeHead(D, T), rehearsal=task)
 
 
-def mean(points: list[list[float]]) -> list[float]:
-    return [sum(values) / len(points) for values in zip(*points, strict=True)]
-
-
-def softmax(z: list[float], centres: list[list[float]], temperature: float) -> list[float]:
-    scores = [-sum((x - y) ** 2 for x, y in zip(z, c, strict=True)) / temperature for c in centres]
-    odds = [math.exp(s - max(scores)) for s in scores]
-    return [o / sum(odds) for o in odds]
-
-
-def kl(p: list[float], q: list[float]) -> float:
-    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-
-
-def slow(inputs: AlignmentInputs, temperature: float = T) -> tuple[float, float]:
+def reference(inputs: AlignmentInputs, temperature: float = T) -> float:
     """Both terms: on the queries of the old task, and on the new images."""
     assert inputs.rehearsal is not None
-    s = inputs.rehearsal.n_shot
-    old_task, new_task = inputs.rehearsal.old.tolist(), inputs.rehearsal.new.tolist()
-    c_old = [mean(images[:s]) for images in old_task]
-    c_new = [mean(images[:s]) for images in new_task]
-    queries = [
-        (old, new)
-        for of_old, of_new in zip(old_task, new_task, strict=True)
-        for old, new in zip(of_old[s:], of_new[s:], strict=True)
-    ]
-    on_queries = [
-        kl(softmax(old, c_old, temperature), softmax(new, c_new, temperature))
-        for old, new in queries
-    ]
-    on_new = [
-        kl(softmax(old, c_old, temperature), softmax(new, c_old, temperature))
-        for old, new in zip(inputs.old.tolist(), inputs.new.tolist(), strict=True)
-    ]
-    return sum(on_queries) / len(on_queries), sum(on_new) / len(on_new)
+    task, s = inputs.rehearsal, inputs.rehearsal.n_shot
+    c_old, c_new = task.old[:, :s].mean(1), task.new[:, :s].mean(1)
+
+    def log_p(z: Tensor, c: Tensor) -> Tensor:
+        return (-(z[..., None, :] - c).square().sum(-1) / temperature).log_softmax(-1)
+
+    def kl(p: Tensor, q: Tensor) -> Tensor:
+        return (p.exp() * (p - q)).sum(-1).mean()
+
+    on_queries = kl(log_p(task.old[:, s:], c_old), log_p(task.new[:, s:], c_new))
+    return (on_queries + kl(log_p(inputs.old, c_old), log_p(inputs.new, c_old))).item()
 
 
 @pytest.mark.parametrize(("k", "s", "q"), [(3, 2, 2), (5, 1, 3)])
-def test_penalty_equals_the_loops(k: int, s: int, q: int) -> None:
+def test_penalty_equals_its_definition(k: int, s: int, q: int) -> None:
     inputs = some_inputs(k, s, q)
-    assert EIML.penalty(inputs).item() == pytest.approx(sum(slow(inputs)), rel=1e-9)
+    assert EIML.penalty(inputs).item() == pytest.approx(reference(inputs), rel=1e-9)
     cold = ExemplarIncrementalMetaLearning(temperature=0.5)
-    assert cold.penalty(inputs).item() == pytest.approx(sum(slow(inputs, 0.5)), rel=1e-9)
-
-
-def test_terms_are_independent() -> None:
-    inputs = some_inputs()
-    assert inputs.rehearsal is not None
-    on_task, on_new = slow(inputs)
-    assert min(on_task, on_new) > 0.1
-    still_task = replace(inputs, rehearsal=replace(inputs.rehearsal, new=inputs.rehearsal.old))
-    still_new = replace(inputs, new=inputs.old)
-    assert EIML.penalty(still_task).item() == pytest.approx(on_new, rel=1e-9)
-    assert EIML.penalty(still_new).item() == pytest.approx(on_task, rel=1e-9)
-
-
-def test_gradient_reaches_support_and_queries() -> None:
-    inputs = some_inputs()
-    assert inputs.rehearsal is not None
-    new = inputs.rehearsal.new.clone().requires_grad_()
-    value = EIML.penalty(replace(inputs, rehearsal=replace(inputs.rehearsal, new=new)))
-    (slope,) = torch.autograd.grad(value, new)
-    assert (slope.abs().sum(-1) > 0).all()
-    for place in [(0, 0, 0), (1, 1, 3), (2, 3, 5)]:  # support, support, query
-        step = torch.zeros_like(new)
-        step[place] = 1e-5
-        ends = [
-            sum(slow(replace(inputs, rehearsal=replace(inputs.rehearsal, new=new.detach() + sign))))
-            for sign in (step, -step)
-        ]
-        assert slope[place].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
+    assert cold.penalty(inputs).item() == pytest.approx(reference(inputs, 0.5), rel=1e-9)
 
 
 def test_no_gradient_reaches_the_teacher() -> None:
@@ -281,14 +223,6 @@ def test_forged_memory_is_an_error(how: str) -> None:
             use()
 
 
-def test_exemplars_of_another_size_are_an_error() -> None:
-    other = {**memory_of(4, 3, 5), "images": torch.zeros(12, 3, 16, 16, dtype=torch.uint8)}
-    with pytest.raises(KedgeError, match="damaged"):
-        EIML.remember(MODEL, OLD, other, 0)
-    with pytest.raises(KedgeError, match="damaged"):
-        EIML.check_memory(other, MODEL)
-
-
 @pytest.mark.parametrize(
     ("shape", "counts", "expected"),
     [
@@ -304,15 +238,16 @@ def test_shape_of_old_tasks(shape: EpisodeShape, counts: list[int], expected: Ep
     sample_episodes(pool, found, 20, generator("test", 0))
 
 
-@pytest.mark.parametrize(
-    ("exemplars", "counts", "more"), [(5, [5] * 5, True), (15, [15, 3], False)]
-)
-def test_too_few_exemplars_are_an_error(exemplars: int, counts: list[int], more: bool) -> None:
-    """Storing more does not help if a class had no more images."""
-    eiml = ExemplarIncrementalMetaLearning(exemplars)
-    with pytest.raises(KedgeError, match="--n-shot") as caught:
-        eiml.rehearsal_pool(memory_of(*counts), EpisodeShape(2, (1, 5), 15))
-    assert ("more exemplars" in str(caught.value)) == more
+def test_too_few_exemplars_are_an_error() -> None:
+    with pytest.raises(KedgeError, match="--n-shot"):
+        EIML.rehearsal_pool(memory_of(15, 3), EpisodeShape(2, (1, 5), 15))
+    other = {**memory_of(4, 3, 5), "images": torch.zeros(12, 3, 16, 16, dtype=torch.uint8)}
+    for use in (
+        lambda: EIML.remember(MODEL, OLD, other, 0),
+        lambda: EIML.check_memory(other, MODEL),
+    ):
+        with pytest.raises(KedgeError, match="damaged"):
+            use()
     with pytest.raises(KedgeError, match="exemplars=21"):
         EIML.check(EpisodeShape(5, (1, 20), 15))
     ExemplarIncrementalMetaLearning(21).check(EpisodeShape(5, (1, 20), 15))

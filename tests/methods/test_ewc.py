@@ -12,11 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge.config import (
-    BackboneConfig,
-    EpisodeShape,
-    HeadConfig,
-)
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig
 from kedge.data.augment import to_float
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
@@ -24,7 +20,7 @@ from kedge.errors import KedgeError
 from kedge.methods.base import AlignmentInputs, Memory
 from kedge.methods.ewc import ElasticWeightConsolidation
 from kedge.models.embedding import ModelConfig
-from kedge.models.heads import HEADS, PrototypeHead
+from kedge.models.heads import PrototypeHead
 from kedge.models.model import Model, new_model
 from kedge.utils.seeding import generator
 
@@ -95,10 +91,10 @@ def error(found: Memory, true: dict[str, Tensor]) -> float:
     return (off / sum(value.square().sum().item() for value in true.values())) ** 0.5
 
 
-@pytest.mark.parametrize("head", [*HEADS, "ecm training=inner inner_steps=2"])
+@pytest.mark.parametrize("head", ["prototype", "ecm"])
 def test_the_estimate_converges_to_the_fisher_information(head: str) -> None:
     """Without bias: the mean of several estimates is within their own standard error."""
-    model, ewc = some_model(head, POOL), ElasticWeightConsolidation(episodes=50)
+    model, ewc = some_model(head, POOL), ElasticWeightConsolidation(episodes=30)
     runs = [ewc.remember(model, POOL, {}, seed) for seed in range(12)]
     mean = {key: torch.stack([run[key] for run in runs]).mean(0) for key in runs[0]}
     fisher, empirical = exact(head)
@@ -169,10 +165,7 @@ def test_too_small_a_pool_is_an_error(counts: list[int]) -> None:
 def some_inputs() -> AlignmentInputs:
     old = {"embedding.a": torch.tensor([1.0, 2.0]), "head.b": torch.tensor(3.0)}
     new = {"embedding.a": torch.tensor([1.5, 1.0]), "head.b": torch.tensor(5.0)}
-    fisher = {
-        "fisher.embedding.a": torch.tensor([4.0, 0.5]),
-        "fisher.head.b": torch.tensor(0.25),
-    }
+    fisher = {"fisher.embedding.a": torch.tensor([4.0, 0.5]), "fisher.head.b": torch.tensor(0.25)}
     features = torch.randn(4, D)
     return AlignmentInputs(
         features + 1, features, PrototypeHead(D, 2.0),

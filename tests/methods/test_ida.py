@@ -1,7 +1,5 @@
 """Indirect discriminant alignment against a loop, and the freedom that it leaves."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -36,43 +34,19 @@ def penalty(
     return ida.penalty(AlignmentInputs(new, old, PrototypeHead(D, temperature), anchors))
 
 
-def softmax(z: list[float]) -> list[float]:
-    anchors = ANCHORS.tolist()
-    scores = [-sum((x - y) ** 2 for x, y in zip(z, c, strict=True)) / T for c in anchors]
-    odds = [math.exp(s - max(scores)) for s in scores]
-    return [o / sum(odds) for o in odds]
-
-
-def slow(new: Tensor) -> float:
+def reference(new: Tensor) -> Tensor:
     """The mean of KL(old ‖ new) over the images."""
-    pairs = zip(map(softmax, OLD.tolist()), map(softmax, new.tolist()), strict=True)
-    return sum(p * math.log(p / q) for old, new in pairs for p, q in zip(old, new, strict=True)) / N
+    p, q = ((-(z[:, None] - ANCHORS).square().sum(-1) / T).softmax(-1) for z in (OLD, new))
+    return (p * (p / q).log()).sum(-1).mean()
 
 
-def test_penalty_and_gradient_equal_the_loop() -> None:
+def test_penalty_and_gradient_equal_the_definition() -> None:
     new = NEW.clone().requires_grad_()
-    value = penalty(new)
-    assert value.item() == pytest.approx(slow(NEW), rel=1e-9)
-    assert penalty(NEW, divergence="reverse").item() != pytest.approx(slow(NEW), rel=1e-2)
-    (gradient,) = torch.autograd.grad(value, new)
-    for i, j in ((0, 0), (1, 3), (3, 5)):
-        step = torch.zeros(N, D, dtype=torch.float64)
-        step[i, j] = 1e-5
-        slope = (slow(NEW + step) - slow(NEW - step)) / 2e-5
-        assert gradient[i, j].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
-
-
-@pytest.mark.parametrize("temperature", [0.5, 7.0])
-def test_option_temperature_replaces_that_of_the_head(temperature: float) -> None:
-    expected = penalty(NEW, temperature=temperature).item()
-    ida = IndirectDiscriminantAlignment(temperature=temperature)
-    inputs = AlignmentInputs(NEW, OLD, PrototypeHead(D, 3.0), ANCHORS)
-    assert ida.penalty(inputs).item() == pytest.approx(expected, rel=1e-9)
-
-
-def test_penalty_is_finite_if_probabilities_underflow() -> None:
-    eye = 300 * torch.eye(D)
-    assert penalty(eye[1:3], eye[:2], eye[:3]).item() == pytest.approx(2 * 300**2 / T, rel=1e-4)
+    value, expected = penalty(new), reference(new)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-9)
+    assert penalty(NEW, divergence="reverse").item() != pytest.approx(value.item(), rel=1e-2)
+    gradients = (torch.autograd.grad(each, new)[0] for each in (value, expected))
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("name", DIVERGENCES)

@@ -16,7 +16,6 @@ from kedge import api
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.open import open_images
 from kedge.data.pack import pack_images
-from kedge.data.pools import Pool
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
@@ -153,23 +152,6 @@ def test_options_of_earlier_versions_are_renamed_when_read() -> None:
     assert current_spec("EIML exemplars=3") == "EIML exemplars=3"
 
 
-def test_file_of_a_newer_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kedge.utils.atomic_io.VERSION", 3)
-    about, tensors = {"format": "of the future"}, {"a": torch.ones(2)}
-    save_tensors(tmp_path / "newer", tensors, about)
-    monkeypatch.undo()
-    assert "version 3" in refused(tmp_path / "newer")
-
-
-def test_other_files(tmp_path: Path, first: Path) -> None:
-    (tmp_path / "text").write_text("epoch,loss\n")
-    open_images(first).save(tmp_path / "images")
-    for path in (tmp_path / "missing", tmp_path / "text", tmp_path / "images", tmp_path):
-        refused(path)
-
-
 # ── classifier ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -218,22 +200,6 @@ def test_classifier_refuses_wrong_sizes_and_no_classes(model: Model, first: Path
 
 
 # ── anchors ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_class_that_is_delivered_again_gets_a_new_anchor(model: Model, first: Path) -> None:
-    table = open_images(first)
-    rows = table.rows_of("first 2")
-    other = ImageTable.build(255 - table.images[rows].numpy(), [0] * len(rows), ["first 2"])
-    after = model.with_anchors_of(Pool.all("new", other))
-    assert sorted(after.classes) == sorted(model.classes)  # still one entry
-    for i, name in enumerate(model.classes):
-        anchor = after.anchors[after.classes.index(name)]
-        if name == "first 2":
-            expected = model.embed(other.images).mean(0)
-            torch.testing.assert_close(anchor, expected, rtol=1e-5, atol=1e-5)
-            assert not torch.allclose(anchor, model.anchors[i])
-        else:
-            assert torch.equal(anchor, model.anchors[i])
 
 
 # ── custom backbones ───────────────────────────────────────────────────────────────────────────
@@ -298,14 +264,6 @@ def test_own_backbone_may_share_weights(first: Path, tmp_path: Path) -> None:
     assert bits(Model.load(tmp_path / "tied.kedge", backbone=Tied())) == bits(model)
 
 
-def test_update_does_not_change_its_model(model: Model, second: Path) -> None:
-    before, lineage = bits(model), model.lineage
-    better = api.update(model, second, **SHORT)
-    assert bits(model) == before
-    assert model.lineage == lineage
-    assert bits(better)["backbone.blocks.0.weight"] != before["backbone.blocks.0.weight"]
-
-
 # ── preprocessing as in training ─────────────────────────────────────────────────────────────
 
 
@@ -324,31 +282,15 @@ def on_white(
     return api.train(folder / "images_background", width=4, **SHORT), folder / "support"
 
 
-@pytest.fixture(scope="module")
-def stretched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
-    """Trained on images three times as wide as high, packed with --fit stretch; and the images."""
-    folder, rng = tmp_path_factory.mktemp("wide"), np.random.default_rng(0)
-    for k in range(6):
-        (folder / "wide" / f"kind {k}").mkdir(parents=True)
-        for i in range(8):
-            pixels = rng.integers(0, 256, (20, 60), dtype=np.uint8)
-            pixels[:, :15] = 40 * k  # only those are of the class that a square leaves out
-            Image.fromarray(pixels).save(folder / "wide" / f"kind {k}" / f"{i}.png")
-    pack_images(read_index(folder / "wide"), ImageSpec(16, 1, "stretch"), folder / "packed")
-    return api.train(folder / "packed", width=4, **SHORT), folder / "wide"
-
-
 def decoded(folder: Path, spec: ImageSpec) -> Tensor:
     files = sorted(folder.rglob("*.png"))
     return torch.stack([torch.tensor(decode(file, spec)) for file in files])
 
 
-@pytest.mark.parametrize("kind", ["on_white", "stretched"])
 def test_images_are_preprocessed_as_in_training(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    on_white: tuple[Model, Path], tmp_path: Path
 ) -> None:
-    trained, folder = request.getfixturevalue(kind)
-    spec = ImageSpec(28, 1, "crop", True) if kind == "on_white" else ImageSpec(16, 1, "stretch")
+    (trained, folder), spec = on_white, ImageSpec(28, 1, "crop", True)
     images = decoded(folder, spec)
     assert not torch.equal(images, decoded(folder, ImageSpec(spec.image_size, 1)))
     trained.save(tmp_path / "model.kedge")
@@ -369,18 +311,6 @@ def test_packed_images_must_be_as_in_training(on_white: tuple[Model, Path], tmp_
         trained.open(tmp_path / "plain")
     pack_images(read_index(folder), trained.image_spec, tmp_path / "inverted")
     assert torch.equal(trained.open(tmp_path / "inverted").images, trained.open(folder).images)
-
-
-def test_images_in_memory_are_not_inverted(on_white: tuple[Model, Path]) -> None:
-    """Neither examples nor images to predict."""
-    trained, folder = on_white
-    table = trained.open(folder)
-    given = {name: table.images[table.rows_of(name)] for name in table.classes}
-    expected = trained.classifier(folder)
-    for support in (given, (table.images.numpy(), table.labels, table.classes), table):
-        classifier = trained.classifier(support)
-        assert torch.equal(classifier.representatives, expected.representatives)
-    assert expected.predict(table.images) == trained.classifier(given).predict(table.images)
 
 
 def test_file_without_resize_and_inverted_has_the_defaults(

@@ -61,11 +61,8 @@ class EvalSpec:
 def evaluate(
     model: Model, specs: Sequence[EvalSpec], n_episodes: int, seed: int
 ) -> dict[str, Float64[Tensor, " e"]]:
-    """Accuracy of each test episode in %, by the name of the spec.
-
-    The pools must be of one table and may share images. The episodes depend on the name and the
-    seed only, never on the model.
-    """
+    """Accuracy of each test episode in %, by the name of the spec. The pools must be of one table
+    and may share images. The episodes depend on name and seed only, never on the model."""
     table = specs[0].pool.table
     assert all(spec.pool.table is table for spec in specs), "pools of one table"
     rows = torch.cat([spec.pool.rows for spec in specs]).unique()

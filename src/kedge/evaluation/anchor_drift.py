@@ -1,8 +1,5 @@
-"""How far classes have moved from their anchors, for evaluation only.
-
-An anchor is made once, at the end of its round, and the backbone moves on. Only a benchmark, which
-still has the images, can compute where each class is now.
-"""
+"""How far classes have moved since their anchors were made. Only a benchmark, which still has the
+images of earlier rounds, can compute it."""
 
 from __future__ import annotations
 
@@ -22,11 +19,8 @@ MAX_MOVES = 12  # classes whose move is stored for the figure
 
 @torch.no_grad()
 def true_anchors(model: Model, pool: Pool) -> Float[Tensor, "classes r"]:
-    """The anchor of each class of a pool, made anew from its images under this model.
-
-    If the head learns its anchors, the initial class embeddings are taken instead, so that the
-    drift is 0 if the model has not changed.
-    """
+    """The anchor of each class of a pool, made anew from its images under this model; the initial
+    class embedding if the head learns them, so that the drift is 0 if the model has not changed."""
     return model.head.representatives_from(model.class_features(pool)).cpu()
 
 

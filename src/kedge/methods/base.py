@@ -46,10 +46,7 @@ class AlignmentInputs:
 
 class Alignment(ABC):
     """A penalty that is 0 as long as nothing has changed. Its options are its dataclass fields.
-
-    Only `penalty` is required. By default a method uses no anchors, rehearses nothing and stores
-    nothing.
-    """
+    By default a method uses no anchors, rehearses nothing and stores nothing."""
 
     default_weight: ClassVar[float] = 1.0  # λ, if the user gives none
 
@@ -69,9 +66,7 @@ class Alignment(ABC):
         self, memory: Memory, shape: EpisodeShape
     ) -> tuple[Pool, EpisodeShape] | None:
         """The stored exemplars and the shape of their episodes, beside new ones of `shape`.
-
-        Raises, before training starts, if the memory lacks what the method needs.
-        """
+        Raises, before training starts, if the memory lacks what the method needs."""
         return None
 
     def check_memory(self, memory: Memory, model: Model) -> None:
@@ -79,8 +74,6 @@ class Alignment(ABC):
         return
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        """The memory after a round, which made `model` from the images of `pool`.
-
-        `before` is the memory before that round. The images are gone afterwards.
-        """
+        """The memory after a round that made `model` from the images of `pool`, which are gone
+        afterwards. `before` is the memory before that round."""
         return {}

@@ -20,10 +20,8 @@ from kedge.methods.divergence import check_divergence, divergence
 @final
 @dataclass(frozen=True)
 class IndirectDiscriminantAlignment(Alignment):
-    """Every new image keeps its softmax over the old anchors.
-
-    Features may move freely in every direction that does not change this softmax.
-    """
+    """Every new image keeps its softmax over the old anchors; its features may move freely in
+    every direction that does not change this softmax."""
 
     anchors: int | Literal["ways", "all"] = "ways"  # per step: as many as an episode has ways
     divergence: str = "kl"
@@ -36,9 +34,9 @@ class IndirectDiscriminantAlignment(Alignment):
         require(valid, "IDA: anchors must be 'ways', 'all' or a number of at least 2.")
 
     def anchors_per_step(self, n_way: int, n_anchors: int) -> int:
-        named = {"ways": n_way, "all": n_anchors}
-        number = self.anchors if isinstance(self.anchors, int) else named[self.anchors]
-        return min(number, n_anchors)
+        if isinstance(self.anchors, int):
+            return min(self.anchors, n_anchors)
+        return n_anchors if self.anchors == "all" else min(n_way, n_anchors)
 
     def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
         require(inputs.anchors is not None, "IDA needs anchors, and this model has none.")

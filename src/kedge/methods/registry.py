@@ -54,10 +54,8 @@ def method_names() -> tuple[str, ...]:
 
 
 def parse_method(text: str) -> Method:
-    """A method from a text such as 'IDA lambda=5 anchors=all'; its label is the text, normalized.
-
-    The label has the options in a fixed order, so that one method always has the same label.
-    """
+    """A method from a text such as 'IDA lambda=5 anchors=all'. Its label is the text with the
+    options in a fixed order, so that one method always has the same label."""
     spec = parse_spec(text, "Method")
     spec = replace(spec, name=spec.name.upper())
     if spec.name not in method_names():

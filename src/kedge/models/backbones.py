@@ -23,10 +23,8 @@ from kedge.errors import require
 
 
 class Conv4(nn.Module):
-    """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened.
-
-    ReLU is monotonic, so pooling goes first: same result, a quarter of the work.
-    """
+    """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened. ReLU is
+    monotonic, so pooling goes first: same result, a quarter of the work."""
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()

@@ -58,14 +58,11 @@ class Classifier:
         """Probabilities batch by batch: for thousands of classes, all of them may be too large."""
         if not isinstance(images, Tensor | np.ndarray | LazyImages):
             images = self._load(images if isinstance(images, list | tuple) else [images])
-        # The images of a packed file all have the same size: checking one is enough.
-        sample = images[:1] if isinstance(images, LazyImages) else images
-        table = ImageTable.build(sample, [0] * len(sample), ["?"], "images")
-        self.model.check_images(table)
-        pixels = images if isinstance(images, LazyImages) else table.images
+        if not isinstance(images, LazyImages):  # brings every layout to N×C×H×W
+            images = ImageTable.build(images, [0] * len(images), ["?"], "images").images
         n, size = len(images), self.model.embed_batch_size
         with task("classifying images", n) if n > size else nullcontext(no_tick) as tick:
-            for batch in pixels.split(size):
+            for batch in images.split(size):
                 features = self.model.embed(batch, tick)
                 yield self.model.head.logits(features, self.representatives).softmax(-1)
 

@@ -30,10 +30,8 @@ RIDGE = 1.0  # of the map towards a mere shift, relative to the mean variance of
 def compensated_means(
     before: Model, after: Model, table: ImageTable
 ) -> Float[Tensor, "classes d"] | None:
-    """The class means of `after`, which was trained from `before` on the images of the table.
-
-    None if they are the anchors, or if `before` is of an early version and does not know its own.
-    """
+    """The class means of `after`, which was trained from `before` on the images of the table. None
+    if they are the anchors, or if `before` is of an early version and does not know its own."""
     anchors_are_means = after.head.anchors_are_means
     if anchors_are_means and not before.classes:
         return None

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,21 +83,23 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
         reason = textwrap.shorten(str(error.__cause__ or error), 300)
         raise KedgeError(f"{path}: this model cannot be written as ONNX ({reason}).") from error
     assert program is not None
-    proto, graph = program.model_proto, program.model_proto.graph
+    proto = program.model_proto
+    graph = proto.graph
     # The exporter adds lines of source code, with paths on this machine.
     lists = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
     for part in (graph, *itertools.chain(*lists)):
         part.ClearField("metadata_props")
     for key, value in metadata(model, classes).items():
-        proto.metadata_props.add(key=key, value=value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        proto.metadata_props.add(key=key, value=text)
     write_atomically(Path(path), lambda part: part.write_bytes(proto.SerializeToString()))
 
 
-def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, str]:
-    """What a program that runs the graph has to know, as text; lists and numbers are JSON."""
+def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, Any]:
+    """What a program that runs the graph has to know. All but texts is stored as JSON."""
     config = model.config
     rounds = [to_dict(entry) | {"classes": len(entry.classes)} for entry in model.lineage]
-    values = {
+    return {
         **({} if classes is None else {"classes": classes}),
         "image_size": config.image_size,
         "channels": config.n_channels,
@@ -106,10 +109,6 @@ def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, str]:
         "model": model.fingerprint,
         "kedge": __version__,
     }
-    texts = (
-        v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values.values()
-    )
-    return dict(zip(values, texts, strict=True))
 
 
 @contextmanager

@@ -225,12 +225,8 @@ class Model:
     def open(self, source: Any) -> ImageTable:
         """Images from any source, brought to the size that this model takes."""
         table = open_images(source, spec=self.image_spec)
-        self.check_images(table)
-        return table
-
-    def check_images(self, table: ImageTable) -> None:
-        """Raise if the images do not have the shape that this model takes."""
         self._check_shape(f"{table.source}: images", table.images.shape)
+        return table
 
     def _check_shape(self, what: str, shape: Sequence[int]) -> None:
         expected = (self.config.n_channels, self.config.image_size, self.config.image_size)

@@ -15,10 +15,8 @@ Episode = Float[Tensor, "k s_plus_q d"]
 
 
 class Head(nn.Module, ABC):
-    """A classifier on features. Its own parameters, if any, train with the backbone.
-
-    Options are keyword-only arguments of the constructor, with defaults.
-    """
+    """A classifier on features. Its own parameters, if any, train with the backbone. Its options
+    are keyword-only arguments of the constructor, with defaults."""
 
     learns_class_embeddings: bool = False  # whether a round trains one vector for each class
     class_lr_scale: float = 1.0  # learning rate of these vectors, relative to the network's
@@ -32,10 +30,8 @@ class Head(nn.Module, ABC):
     def fit(
         self, support: Float[Tensor, "*e k s d"], mask: Bool[Tensor, "*e k s"] | None = None
     ) -> Float[Tensor, "*e k r"]:
-        """One representative for each class of an episode; differentiable.
-
-        Classes with fewer than s examples are padded, and `mask` is False at the padding.
-        """
+        """One representative for each class of an episode; differentiable. Classes with fewer than
+        s examples are padded, and `mask` is False at the padding."""
 
     @abstractmethod
     def logits(

@@ -29,9 +29,7 @@ CHUNK_NUMEL = 16_000_000  # logits held in memory at a time by the inner loop
 @final
 class ECMHead(Head):
     """Scores are negative squared distances to the point of a class, after a learned linear map.
-
-    For a new task, gradient descent on the support's cross-entropy starts at the support means.
-    """
+    For a new task, gradient descent on the support's cross-entropy starts at the support means."""
 
     def __init__(
         self,
