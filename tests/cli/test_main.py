@@ -148,7 +148,7 @@ MISTAKES: list[tuple[list[str], str]] = [  # a command, and words of its error i
     (["predict", "base.kedge", "first", "--support", "gone"], "gone"),
     (["predict", "base.kedge", "first", "--support", "one-class"], "'alone' --include-known"),
     (["export", "base.kedge", "--out", "text.txt"], "text.txt"),
-    (["show", "first"], "first folder"),
+    (["show", "first"], "first model"),
     (["data", "pack", "base.kedge"], "base.kedge model"),
     (["data", "pack", "first", "--exclude", "cat"], "--exclude 'cat'"),
     (["data", "pack", "first", "--out", "/"], "folder"),
