@@ -15,7 +15,8 @@ from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
 from kedge.data.decode import ImageSpec, decode
-from kedge.data.in_memory import IN_MEMORY, index_in_memory
+from kedge.data.in_memory import index_in_memory
+from kedge.data.in_memory.objects import IN_MEMORY
 from kedge.data.index import ImageIndex
 from kedge.data.open import open_images
 from kedge.errors import KedgeError
@@ -337,7 +338,7 @@ def test_large_arrays_are_not_copied(tmp_path: Path) -> None:
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys, numpy as np; import kedge.data.in_memory.images as g; "
+        "import sys, numpy as np; import kedge.data.in_memory.objects as g; "
         "before = 'torch' in sys.modules; "
         "g.to_raw_image(np.zeros((4, 4), np.uint8)); assert ('torch' in sys.modules) == before"
     )

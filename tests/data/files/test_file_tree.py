@@ -318,8 +318,7 @@ def patched(path: Path, change: Callable[[bytearray, int, int], None]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("own", "table", "value", "word"),
-    [(6, 8, 1, "encrypted"), (8, 10, 99, "method 99")],
+    ("own", "table", "value", "word"), [(6, 8, 1, "encrypted"), (8, 10, 99, "method")]
 )
 def test_encrypted_or_unknown_method(
     tmp_path: Path, own: int, table: int, value: int, word: str

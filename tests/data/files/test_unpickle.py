@@ -372,7 +372,7 @@ def test_nothing_is_run(refusal: Callable[[bytes], str], tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError):
         canary.stat()
     for raw in evil:
-        assert "it was not run" in refusal(raw)
+        assert "not run" in refusal(raw)
         assert not canary.exists()
     pickle.loads(evil[0])  # so they would have
     assert canary.exists()
@@ -555,7 +555,7 @@ def test_truncated_anywhere(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "data.pkl"
     for length in range(len(raw)):
         path.write_bytes(raw[:length])
-        with pytest.raises(KedgeError, match=r"ends too early|is empty"):
+        with pytest.raises(KedgeError, match="again"):
             load_pickle(path)
 
 

@@ -123,13 +123,11 @@ class Zip(Archive):
                 members.append((member.filename.replace("\\", "/"), member))
         self._members = self._safe_members(members)
         self.remarks += skipped_remark(links, "member", "a link in the archive")
-        for name, member in self._members.items():
-            if member.flag_bits & 1:
-                raise KedgeError(f"{self.path}: this archive is encrypted; unpack it first.")
-            if (method := member.compress_type) not in METHODS:
-                what = f"{display_name(name)} is compressed with the unknown method {method}"
-                raise KedgeError(f"{self.path}: {what}; unpack it first.")
-        self._refuse_bomb(sum(member.file_size for member in self._members.values()))
+        kept = self._members.values()
+        if any(member.flag_bits & 1 or member.compress_type not in METHODS for member in kept):
+            what = "encrypted, or compressed by an unknown method"
+            raise KedgeError(f"{self.path}: {what}; unpack it first.")
+        self._refuse_bomb(sum(member.file_size for member in kept))
         self.names = tuple(self._members)
 
     def _content(self, name: str) -> bytes:
@@ -187,7 +185,9 @@ class Tar(Archive):
                     extended |= _records(text)
             else:
                 size = int(extended.get("size", size))
-                name = extended.get("path") or _name(header)
+                prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
+                name = f"{prefix}/{_text(header[:100])}" if prefix else _text(header[:100])
+                name = extended.get("path") or name
                 sparse = any(key.startswith("GNU.sparse") for key in extended)
                 extended = {}
                 if kind in b"123456":
@@ -227,13 +227,8 @@ def _open_decompressed(path: Path) -> io.BufferedIOBase:
     """The .tar's bytes. The first bytes tell the compression: names are often wrong."""
     with open(path, "rb") as file:
         start = file.read(6)
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.open(path)
-    if start.startswith(b"BZh"):
-        return bz2.open(path)
-    if start.startswith(b"\xfd7zXZ\0"):
-        return lzma.open(path)
-    return open(path, "rb")
+    openers: dict[bytes, Any] = {b"\x1f\x8b": gzip, b"BZh": bz2, b"\xfd7zXZ\0": lzma, b"": io}
+    return next(openers[magic].open(path, "rb") for magic in openers if start.startswith(magic))
 
 
 def _check(header: bytes) -> None:
@@ -249,12 +244,6 @@ def _number(field: bytes) -> int:
     if field[0] & 0x80:
         return int.from_bytes(field, "big") & ((1 << 8 * len(field) - 1) - 1)
     return int(field.split(b"\0")[0].strip() or b"0", 8)
-
-
-def _name(header: bytes) -> str:
-    name = _text(header[:100])
-    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
-    return f"{prefix}/{name}" if prefix else name
 
 
 def _text(field: bytes) -> str:

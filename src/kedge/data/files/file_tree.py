@@ -75,10 +75,7 @@ class FolderTree(FileTree):
 
     def _walk(self) -> tuple[str, ...]:
         """Follows links to folders, of which splits are often made, but not in circles."""
-        names: list[str] = []
-        broken: list[str] = []
-        empty: list[str] = []
-        circular: list[str] = []
+        names, broken, empty, circular = (list[str]() for _ in range(4))
         visits: Counter[tuple[int, int]] = Counter()
         # Breadth first: if there are too many ways to one folder, the short ones are kept.
         queue: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])

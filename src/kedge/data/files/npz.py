@@ -34,8 +34,8 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, Valu
 DAMAGED += (RuntimeError, OverflowError)  # encrypted, or an unknown compression
 
 
-def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
-    """The images of one array in the file, as RGB; `bgr` tells that the file has BGR."""
+def npz_images(path: Path, key: str) -> ImageSource:
+    """The images of one array in the file, which holds BGR, as RGB."""
     reject_failed_download(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -54,7 +54,7 @@ def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
                 what = f"'{key}' is compressed in a way that cannot be read"
                 raise KedgeError(f"{path}: {what}; save it with numpy.savez.")
             if deflated:
-                return DeflatedImages(path, member.filename, start, shape, bgr)
+                return DeflatedImages(path, member.filename, start, shape)
         with open(path, "rb") as raw:
             raw.seek(member.header_offset)
             signature, n, m = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
@@ -65,7 +65,7 @@ def npz_images(path: Path, key: str, bgr: bool = False) -> ImageSource:
     except DAMAGED as error:
         why = f"truncated, damaged or not an .npz ({str(error)[:120]})"
         raise KedgeError(f"{path}: {why}; download it again.") from None
-    return ArrayImages([mapped], [str(path)], bgr)
+    return ArrayImages([mapped], [str(path)], bgr=True)
 
 
 def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], bool, int]:
@@ -93,10 +93,8 @@ def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], boo
 class DeflatedImages(ImageSource):
     """Images that are read in ascending order; going back starts from the beginning."""
 
-    def __init__(
-        self, path: Path, member: str, start: int, shape: tuple[int, ...], bgr: bool
-    ) -> None:
-        self.path, self.member, self.start, self.shape, self.bgr = path, member, start, shape, bgr
+    def __init__(self, path: Path, member: str, start: int, shape: tuple[int, ...]) -> None:
+        self.path, self.member, self.start, self.shape = path, member, start, shape
         self._n_readable = shape[0]  # images before the first damaged one
         # Where the last fetch stopped, for the next to go on: process, stream, next image.
         self._position: tuple[int, IO[bytes], int] | None = None
@@ -128,8 +126,7 @@ class DeflatedImages(ImageSource):
                 if i >= self._n_readable:
                     yield b""
                     continue
-                image = np.frombuffer(raw, np.uint8).reshape(self.shape[1:])
-                yield image[..., ::-1] if self.bgr else image
+                yield np.frombuffer(raw, np.uint8).reshape(self.shape[1:])[..., ::-1]
         finally:
             if stream is not None:
                 self._position = os.getpid(), stream, at

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ class Shard:
                 if not hasattr(column, "indices"):
                     column = column if self.is_text else column.cast("int64", safe=False)
                     column = column.dictionary_encode()
-                values = [self._class(value) for value in column.dictionary.to_pylist()]
                 known = [
-                    -1 if v is None else number_of.setdefault(v, len(number_of)) for v in values
+                    -1 if v is None else number_of.setdefault(v, len(number_of))
+                    for v in map(self._class, column.dictionary.to_pylist())
                 ]
                 codes = column.indices.cast("int64").fill_null(len(known)).to_numpy()
                 numbers[at : at + len(codes)] = np.array([*known, -1], dtype=np.int64)[codes]
@@ -205,12 +206,9 @@ def _image_column(schema: Any) -> str | None:
             child.name == "bytes" and "binary" in str(child.type) for child in field.type
         ):
             structs[field.name.lower()] = f"{field.name}.bytes"
-    for name in IMAGE_COLUMNS:
-        if found := structs.get(name) or plain.get(name):
-            return found
-    plain = {name: column for name, column in plain.items() if name not in LABEL_COLUMNS}
-    columns = structs or plain
-    return next(iter(columns.values())) if len(columns) == 1 else None
+    usual = (structs.get(name) or plain.get(name) for name in IMAGE_COLUMNS)
+    others = [*structs.values()] or [plain[name] for name in plain if name not in LABEL_COLUMNS]
+    return next(filter(None, usual), others[0] if len(others) == 1 else None)
 
 
 def _label_column(schema: Any, features: dict[str, Any]) -> str | None:
@@ -239,18 +237,10 @@ def _names(feature: Any) -> tuple[str, ...]:
 
 
 def _row_groups(metadata: Any) -> tuple[tuple[int, ...], int]:
-    """The last row of each row group, and the bytes of all; raises on impossible counts.
-
-    The metadata of a group's columns is not read: pyarrow ends the process if it is damaged.
-    """
-    ends, total, size = [], 0, 0
-    for i in range(metadata.num_row_groups):
-        group = metadata.row_group(i)
-        if group.num_rows < 0:
-            raise ValueError(f"row group {i} has {group.num_rows} rows")
-        total += group.num_rows
-        size += max(group.total_byte_size, 0)
-        ends.append(total)
-    if total != metadata.num_rows or total > MAX_ROWS:
+    """The last row of each row group, and the bytes of all; raises on impossible counts."""
+    # The metadata of a group's columns is not read: pyarrow ends the process if it is damaged.
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    rows = [group.num_rows for group in groups]
+    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows or sum(rows) > MAX_ROWS:
         raise ValueError(f"it claims to have {metadata.num_rows} rows")
-    return tuple(ends), size
+    return tuple(accumulate(rows)), sum(max(group.total_byte_size, 0) for group in groups)

@@ -66,10 +66,8 @@ class ObjectBuilder:
         self._copy_budget = 4 * n_bytes + 100_000
 
     def refused(self, what: str) -> KedgeError:
-        return KedgeError(
-            f"{self.path}: this pickle asks for {what}, which no image data set needs; it was not "
-            "run. Get the file from a source you trust."
-        )
+        unsafe = f"this pickle asks for {what}, which no image data set needs, and was not run"
+        return KedgeError(f"{self.path}: {unsafe}; get it from a source you trust.")
 
     def spend_copy(self, n_bytes: int) -> None:
         self._copy_budget -= n_bytes
@@ -77,10 +75,8 @@ class ObjectBuilder:
             raise self.refused("the same data to be copied many times")
 
     def check_plain(self, value: Any) -> None:
-        """Refuse results that hold anything but plain data.
-
-        Goes level by level: no recursion for deep nesting, linear time for shared containers.
-        """
+        """Refuse results that hold anything but plain data."""
+        # Goes level by level: no recursion for deep nesting, linear time for shared containers.
         level, seen = [value], set[int]()
         for _ in range(MAX_DEPTH):
             types = set(map(type, level)) - _LEAVES
@@ -175,10 +171,8 @@ class ObjectBuilder:
                 file.flush()
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
-            raise KedgeError(
-                f"{self.path}: converting {len(utf8) >> 20} MiB of this pickle in a temporary file "
-                f"failed ({error.strerror}); set TMPDIR to a larger disk."
-            ) from None
+            what = f"{len(utf8) >> 20} MiB did not fit in a temporary file ({error.strerror})"
+            raise KedgeError(f"{self.path}: {what}; set TMPDIR to a larger disk.") from None
 
     def plain_bytes(self, args: tuple) -> bytes | memoryview:
         if len(args) == 1 and type(args[0]) in (bytes, memoryview):
@@ -193,7 +187,7 @@ class ObjectBuilder:
     def plain_dict(self, args: tuple) -> dict[Any, Any]:
         """Also an OrderedDict, which Python 2 writes as a list of pairs."""
         pairs = self.items(args)
-        check(all(type(pair) in (list, tuple) and len(pair) == 2 for pair in pairs))
+        check(all(type(pair) in (list, tuple) for pair in pairs))
         return {self.key(key): value for key, value in pairs}
 
     def default_dict(self, args: tuple) -> dict[Any, Any]:
@@ -233,8 +227,9 @@ _BUILDERS: list[tuple[str, str, Callable[[ObjectBuilder, tuple], Any]]] = [
     ("builtins __builtin__", "bytes", ObjectBuilder.plain_bytes),
     ("builtins __builtin__", "bytearray", ObjectBuilder.plain_bytes),
     # A defaultdict names these types; data has no need to call them.
-    *(("builtins __builtin__", n, ObjectBuilder.not_callable) for n in ("int", "float", "bool")),
-    ("builtins __builtin__", "str", ObjectBuilder.not_callable),
-    *(("__builtin__", n, ObjectBuilder.not_callable) for n in ("long", "unicode")),
+    *(
+        ("builtins __builtin__", name, ObjectBuilder.not_callable)
+        for name in ("int", "float", "bool", "str", "long", "unicode")
+    ),
 ]
 GLOBALS = {(m, n): Global(f"{m}.{n}", build) for ms, n, build in _BUILDERS for m in ms.split()}

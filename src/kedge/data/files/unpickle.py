@@ -81,19 +81,14 @@ class _Machine:
             table[code](self)
         raise self.objects.refused(f"more than {MAX_OPCODES} small things")
 
-    def damaged(self, short: bool = False) -> KedgeError:
+    def damaged(self) -> KedgeError:
         where = f"byte {min(self.pos, self.size)} of {self.size}"
-        if short or self.pos >= self.size:
-            what = f"the pickle ends too early, at {where}"
-        else:
-            what = f"not a pickle, or damaged near {where}"
+        what = f"not a pickle, or truncated or damaged near {where}"
         return KedgeError(f"{self.path}: {what}; download it again.")
-
-    # ── arguments of opcodes ─────────────────────────────────────────────────────────────────
 
     def expect(self, n: int) -> None:
         if n > self.size - self.pos:
-            raise self.damaged(short=True)
+            raise self.damaged()
 
     def view_of(self, n: int) -> memoryview:
         self.expect(n)
@@ -101,17 +96,13 @@ class _Machine:
         return self.view[start : self.pos]
 
     def number(self, n: int, signed: bool = False) -> int:
-        start = self.pos
-        self.pos = end = start + n
-        if end > self.size:
-            raise self.damaged()
-        return int.from_bytes(self.data[start:end], "little", signed=signed)
+        return int.from_bytes(self.view_of(n), "little", signed=signed)
 
     def line(self, limit: int | None = 300) -> bytes:
         stop = self.size if limit is None else min(self.pos + limit, self.size)
         start, end = self.pos, self.data.find(b"\n", self.pos, stop)
         if end < 0:
-            raise self.damaged(short=stop == self.size)
+            raise self.damaged()
         self.pos = end + 1
         return self.data[start:end]
 
@@ -119,8 +110,6 @@ class _Machine:
         """The items above the last mark."""
         items, self.stack = self.stack, self.outer_stacks.pop()
         return items
-
-    # ── opcodes that need more than a line ───────────────────────────────────────────────────
 
     def mark(self) -> None:
         if len(self.outer_stacks) >= MAX_DEPTH:

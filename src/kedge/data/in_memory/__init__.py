@@ -6,29 +6,16 @@ Only labels are copied; images are taken from their owner again when they are fe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from kedge.data.decode import RawImage
-from kedge.data.in_memory.images import (
-    CHANNELS,
-    IN_MEMORY,
-    InMemoryImages,
-    Label,
-    image_digest,
-    is_array,
-    names_cover,
-    to_class_names,
-    to_label,
-    to_labels,
-    to_numpy,
-    to_raw_image,
-    wrong,
-)
+from kedge.data.in_memory import objects
+from kedge.data.in_memory.objects import InMemoryImages, Label, wrong
 from kedge.data.index import ConcatImages, ImageIndex, evenly_spaced, names_of_numbers
 from kedge.errors import KedgeError
 from kedge.utils import progress
@@ -37,6 +24,9 @@ from kedge.utils.text import pluralize, skipped_remark
 MAX_DIGESTED = 10_000  # images that are read for the stamp and checked
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")  # of data sets
 N_PROBES = 8  # items of a data set that are read to check it, besides the first three
+
+
+T = TypeVar("T")
 
 
 class Contents(NamedTuple):
@@ -71,8 +61,8 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
     sha = hashlib.sha256("\0".join((form, *classes)).encode())
     sha.update(labels.tobytes() + digest)
     source = ConcatImages([replace(s, arrays_inverted=arrays_inverted) for s in sources])
-    stamp = sha.hexdigest()
-    return ImageIndex(IN_MEMORY, form, classes, labels, source, stamp, remarks=tuple(remarks))
+    path, stamp = objects.IN_MEMORY, sha.hexdigest()
+    return ImageIndex(path, form, classes, labels, source, stamp, remarks=tuple(remarks))
 
 
 def _contents(images: Any) -> Contents:
@@ -80,25 +70,26 @@ def _contents(images: Any) -> Contents:
         return _read_mapping(images)
     if isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
         return _read_pair(*images)
-    if hasattr(images, "__len__") and hasattr(images, "__getitem__") and not is_array(images):
+    is_sized = hasattr(images, "__len__") and not objects.is_array(images)
+    if is_sized and hasattr(images, "__getitem__"):
         return _read_dataset(images)
     kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
     raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
 
 
 def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:
-    source, checked = _source(images, "image"), to_labels(labels)
+    source, checked = _source(images, "image"), objects.to_labels(labels)
     if len(checked) != len(source):
         n_labels = pluralize(len(checked), "label")
         raise wrong(f"{pluralize(len(source), 'image')} but {n_labels}")
-    names = to_class_names(classes)
-    if classes is not None and (names is None or not names_cover(names, checked)):
+    names = objects.to_class_names(classes)
+    if classes is not None and (names is None or not objects.names_cover(names, checked)):
         raise wrong("the class names must be a list of texts, one for each label from 0")
     return Contents("images and labels", [source], checked, names)
 
 
 def _read_mapping(images_of: Mapping[Any, Any]) -> Contents:
-    names = names_of_numbers([to_label(key) for key in images_of])
+    names = names_of_numbers([objects.to_label(key) for key in images_of])
     sources: list[InMemoryImages] = []
     labels: list[Label] = []
     for name, images in zip(names, images_of.values(), strict=True):
@@ -111,11 +102,11 @@ def _read_mapping(images_of: Mapping[Any, Any]) -> Contents:
 
 def _source(images: Any, noun: str) -> InMemoryImages:
     shape = tuple(getattr(images, "shape", ()))
-    if is_array(images) and len(shape) == 1 and to_numpy(images).dtype.kind in "OU":
-        images = to_numpy(images).tolist()  # images of different sizes, or paths
-    if is_array(images):
+    if objects.is_array(images) and len(shape) == 1 and objects.to_numpy(images).dtype.kind in "OU":
+        images = objects.to_numpy(images).tolist()  # images of different sizes, or paths
+    if objects.is_array(images):
         # The shape alone is checked: converting HDF5 would read all of it.
-        if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in CHANNELS):
+        if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in objects.CHANNELS):
             shapes = "N×H×W, N×H×W×3 or N×3×H×W"
             raise wrong(f"the array has the shape {shape}; expected several images, {shapes}")
         return InMemoryImages(noun, images, range(shape[0]))
@@ -127,31 +118,43 @@ def _source(images: Any, noun: str) -> InMemoryImages:
 
 def _digest(sources: list[InMemoryImages]) -> bytes:
     """A digest of some images; raises if one is of a wrong type or none can be read."""
-    digest = hashlib.sha256()
     ends = np.cumsum([len(source) for source in sources])
     numbers = evenly_spaced(int(ends[-1]) if len(ends) else 0, MAX_DIGESTED)
+
+    def digest_of(i: int) -> bytes:
+        source = sources[k := int(np.searchsorted(ends, i, side="right"))]
+        return objects.image_digest(
+            objects.to_raw_image(source.item(i - int(ends[k]) + len(source)))
+        )
+
+    digests, errors = _read_each(digest_of, numbers, "looking at images")
+    if errors and not digests:
+        raise wrong(f"no image could be loaded, the first is {errors[0]}")
+    return hashlib.sha256(b"".join(digests.values())).digest()
+
+
+def _read_each(
+    read: Callable[[int], T], numbers: Sequence[int], title: str
+) -> tuple[dict[int, T], list[str]]:
+    """Results of reading items by number, and errors: a data set may raise anything."""
+    results: dict[int, T] = {}
     errors: list[str] = []
-    with progress.task("looking at images", len(numbers)) as tick:
+    with progress.task(title, len(numbers)) as tick:
         for i in numbers:
-            source = sources[k := int(np.searchsorted(ends, i, side="right"))]
             try:
-                digest.update(
-                    image_digest(to_raw_image(source.item(i - int(ends[k]) + len(source))))
-                )
+                results[i] = read(i)
             except KedgeError:
                 raise
             except Exception as error:
-                errors.append(str(error)[:120])
+                errors.append(f"item {i} ({type(error).__name__} {str(error)[:120]})")
             tick(1)
-    if errors and len(errors) == len(numbers):
-        raise wrong(f"no image could be loaded ({errors[0]})")
-    return digest.digest()
+    return results, errors
 
 
 def _has_floats(source: InMemoryImages) -> bool:
     try:
         image = source.item(0)
-        return is_array(image) and to_numpy(image).dtype.kind == "f"
+        return objects.is_array(image) and objects.to_numpy(image).dtype.kind == "f"
     except Exception:
         return False
 
@@ -160,10 +163,10 @@ def _read_dataset(dataset: Any) -> Contents:
     form = f"data set {type(dataset).__name__}"
     try:
         n = len(dataset)
-    except Exception as error:
-        raise wrong(f"the {form} has no length ({error})") from None
+    except Exception:
+        n = 0
     if n == 0:
-        raise wrong(f"the {form} is empty")
+        raise wrong(f"the {form} is empty or has no length")
     probes = _probe(dataset, n)
     known, reliable, names = _known_labels(dataset, n)
     rows: Sequence[int] = range(n)
@@ -171,43 +174,44 @@ def _read_dataset(dataset: Any) -> Contents:
     if reliable and known and all(known[i] == label for i, (label, _) in probes.items()):
         labels = known
     else:
-        labels, rows, remarks = _read_all_labels(dataset, n)
+        labels_of, errors = _read_each(
+            lambda i: objects.to_label(dataset[i][1]), range(n), "reading labels"
+        )
+        labels, rows = objects.to_labels([*labels_of.values()]), [*labels_of]
+        remarks += skipped_remark(errors, "item", "could not be read")
     # If the items have other labels than the attribute, the names may belong to those.
     differ = known is not None and [known[i] for i in rows] != labels
-    if names is not None and (differ or not names_cover(names, labels)):
+    if names is not None and (differ or not objects.names_cover(names, labels)):
         remarks.append("the class names of the data set do not fit its labels and are not used")
         names = None
     digest = hashlib.sha256()
     for i, (_, raw) in probes.items():
         again = next(InMemoryImages("", dataset, [i], has_labels=True).fetch([0]))
-        if image_digest(again) != image_digest(raw):
+        if objects.image_digest(again) != objects.image_digest(raw):
             digest = hashlib.sha256()
             remarks.append(
                 "an image differs each time it is read: give the data set without random transforms"
             )
             break
-        digest.update(image_digest(raw))
+        digest.update(objects.image_digest(raw))
     images = InMemoryImages("item", dataset, rows, has_labels=True)
     return Contents(form, [images], labels, names, remarks, digest.digest())
 
 
 def _probe(dataset: Any, n: int) -> dict[int, tuple[Label, RawImage]]:
     """Label and image of a few items, without those that raise."""
-    probes: dict[int, tuple[Label, RawImage]] = {}
-    errors: list[str] = []
-    for i in sorted({*range(min(3, n)), *evenly_spaced(n, N_PROBES)}):
-        try:
-            item = dataset[i]
-            if not isinstance(item, tuple | list) or len(item) < 2:
-                kind = type(item).__name__
-                raise wrong(f"item {i} of the data set is of type {kind}, not (image, label)")
-            probes[i] = to_label(item[1]), to_raw_image(item[0])
-        except KedgeError:
-            raise
-        except Exception as error:
-            errors.append(f"{type(error).__name__} ({str(error)[:120]})")
+
+    def read(i: int) -> tuple[Label, RawImage]:
+        item = dataset[i]
+        if not isinstance(item, tuple | list) or len(item) < 2:
+            kind = type(item).__name__
+            raise wrong(f"item {i} of the data set is of type {kind}, not (image, label)")
+        return objects.to_label(item[1]), objects.to_raw_image(item[0])
+
+    numbers = sorted({*range(min(3, n)), *evenly_spaced(n, N_PROBES)})
+    probes, errors = _read_each(read, numbers, "reading the data set")
     if not probes:
-        raise wrong(f"no item of the data set could be read, the first raises {errors[0]}")
+        raise wrong(f"no item of the data set could be read, the first is {errors[0]}")
     return probes
 
 
@@ -220,14 +224,14 @@ def _known_labels(dataset: Any, n: int) -> tuple[list[Label] | None, bool, tuple
     reliable = getattr(dataset, "target_transform", None) is None
     for attribute in LABEL_ATTRIBUTES:
         try:
-            labels = to_labels(getattr(dataset, attribute))
+            labels = objects.to_labels(getattr(dataset, attribute))
         except Exception:  # no such attribute, or something else
             continue
         if len(labels) == n:
             reliable = reliable and attribute in own
             break
         labels = None
-    names = to_class_names(getattr(dataset, "classes", None))
+    names = objects.to_class_names(getattr(dataset, "classes", None))
     if labels is None and hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a Subset
         try:
             rows = [int(i) for i in dataset.indices]
@@ -236,20 +240,3 @@ def _known_labels(dataset: Any, n: int) -> tuple[list[Label] | None, bool, tuple
         except Exception:
             return None, False, None
     return labels, reliable, names
-
-
-def _read_all_labels(dataset: Any, n: int) -> tuple[list[Label], list[int], list[str]]:
-    """Labels and positions of all items that can be read, and remarks on the others."""
-    labels: dict[int, Label] = {}
-    unreadable: list[str] = []
-    with progress.task("reading labels", n) as tick:
-        for i in range(n):
-            try:
-                labels[i] = to_label(dataset[i][1])
-            except KedgeError:
-                raise
-            except Exception as error:
-                unreadable.append(f"item {i} ({type(error).__name__})")
-            tick(1)
-    remarks = skipped_remark(unreadable, "item", "could not be read")
-    return to_labels([*labels.values()]), [*labels], [*remarks]

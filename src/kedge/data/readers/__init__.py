@@ -22,11 +22,7 @@ from kedge.data.readers.image_list import ImageListReader
 from kedge.data.readers.listed_folders import CifarFoldersReader, TinyImageNetReader
 from kedge.data.readers.omniglot import OmniglotReader
 from kedge.data.readers.parquet import ParquetReader
-from kedge.data.readers.pickled_arrays import (
-    Cifar100Reader,
-    LabelledArraysReader,
-    MiniCacheReader,
-)
+from kedge.data.readers.pickled_arrays import Cifar100Reader, LabelledArraysReader, MiniCacheReader
 from kedge.data.readers.tiered import TieredReader
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name
@@ -59,16 +55,13 @@ def read_index(source: str | Path) -> ImageIndex:
             # For a single file, the tree is its folder: the index keeps the path of the file.
             index = reader.read(tree)
             return index if index.path == path else replace(index, path=path)
+    expected = "one sub-folder per class with images in it"
     if any(map(looks_like_image, tree.names)):
-        raise KedgeError(
-            f"{path}: the images here are not in class folders; expected one sub-folder per class. "
-            "If this folder is one class, give its parent folder."
-        )
+        hint = "if this folder is one class, give its parent folder"
+        raise KedgeError(f"{path}: expected {expected}; {hint}.")
     unsupported = [n for n in tree.names if "." in n and looks_like_unsupported_image(n)]
     if unsupported:
         first = display_name(unsupported[0])
         raise KedgeError(f"{path}: unsupported images such as {first}; convert them to PNG.")
-    raise KedgeError(
-        f"{path}: not a known data set format; expected one sub-folder per class with images in "
-        "it, or a format that 'kedge data inspect --help' lists."
-    )
+    other = "or a format that 'kedge data inspect --help' lists"
+    raise KedgeError(f"{path}: not a known data set format; expected {expected}, {other}.")

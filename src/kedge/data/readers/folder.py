@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from itertools import takewhile
 
 from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree, FolderTree, unsupported_image_types
@@ -60,30 +61,18 @@ def _folder(name: str) -> str:
 
 
 def _wrapper_depth(folders: Collection[str]) -> int:
-    """How many outer folders all images share, such as one with the archive's name.
-
-    The last shared folder may be a class and is not counted; a part of a split ends the count.
-    """
+    """How many outer folders all images share, such as one with the archive's name."""
+    # The last shared folder may be a class and is not counted; a part of a split ends the count.
     paths = [folder.split("/") for folder in folders if folder]
-    if not paths:
-        return 0
-    first, last = min(paths), max(paths)
-    depth = 0
-    while (
-        depth < min(len(first), len(last))
-        and first[depth] == last[depth]
-        and first[depth].lower() not in PART_NAMES
-    ):
-        depth += 1
-    return min(depth, max(map(len, paths)) - 1)
+    levels = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+    shared = [*takewhile(lambda names: names[0].lower() not in PART_NAMES, levels)]
+    return min(len(shared), max(map(len, paths), default=1) - 1)
 
 
 def _is_split(folders: Collection[str], depth: int) -> bool:
-    """Whether the folders at this depth are parts of a split and not classes.
-
-    A class can be called "train", but then there are other classes, and none within it. One part is
-    enough if it holds more folders than there are beside it, such as one of unlabelled images.
-    """
+    """Whether the folders at this depth are parts of a split and not classes."""
+    # A class can be called "train", but then there are other classes, and none within it. One part
+    # is enough if it holds more folders than there are beside it, such as one without labels.
     paths = [folder.split("/")[depth:] for folder in folders if folder.count("/") >= depth]
     tops = {path[0].lower() for path in paths if path[0]}
     with_folders = {PART_NAMES.get(path[0].lower()) for path in paths if len(path) > 1} - {None}
@@ -93,10 +82,8 @@ def _is_split(folders: Collection[str], depth: int) -> bool:
 
 
 def _only_part(paths: Iterable[list[str]]) -> tuple[str, list[str]]:
-    """The only folder that holds several folders, and those, if it is named like a part.
-
-    Empty if images lie directly in it, or if other folders hold several too: all may be classes.
-    """
+    """The only folder that holds several folders, and those, if it is named like a part."""
+    # Empty if images lie directly in it, or if other folders hold several too: all may be classes.
     within: dict[str, set[str]] = {}
     for top, *inner in paths:
         within.setdefault(top, set()).add(inner[0] if inner else "")
@@ -114,11 +101,9 @@ def _class_and_part(folder: str, depth: int, is_split: bool) -> tuple[str, str] 
 
 
 def _nesting_hint(tree: FileTree, folders: set[str], level: int, is_split: bool) -> tuple[str, ...]:
-    """A remark if folders taken for classes may be groups of classes, or a part of a split.
-
-    They may be groups if none has images directly in it and most hold several folders of different
-    names. Numbered folders (character01) and parts of a split are usually no classes.
-    """
+    """A remark if folders taken for classes may be groups of classes, or a part of a split."""
+    # They may be groups if none has images directly in it and most hold several folders of other
+    # names. Numbered folders (character01) and parts of a split are usually no classes.
     paths = [folder.split("/") for folder in sorted(folders)]
     part, in_part = _only_part(path[level:] for path in paths)
     nested = [path for path in paths if len(path) > level + 1]

@@ -7,15 +7,8 @@ list of any name, perhaps with a column for the part.
 from __future__ import annotations
 
 from kedge.data.decode import looks_like_image
+from kedge.data.files import list_file
 from kedge.data.files.file_tree import FileTree
-from kedge.data.files.list_file import (
-    IMAGENET_NAME,
-    ImageLocator,
-    ListRow,
-    is_list,
-    peek_rows,
-    read_rows,
-)
 from kedge.data.index import PART_NAMES, ImageIndex, names_of_numbers
 from kedge.data.readers.base import Reader, index_files
 from kedge.errors import KedgeError
@@ -40,7 +33,7 @@ class ImageListReader(Reader):
         if not lists or (not has_split and len(lists) > 1):
             found = ", ".join(map(display_name, lists[:4])) or "none"
             raise KedgeError(f"{tree.path}: expected one list but found {found}; give its path.")
-        locator = ImageLocator(tree)
+        locator = list_file.ImageLocator(tree)
         labels, row_remarks = _read_lists(tree, lists, locator)
         if locator.list_given_alone:
             names, unlisted = sorted(labels), []
@@ -48,7 +41,7 @@ class ImageListReader(Reader):
             names = [name for name in tree.names if name in labels]
             # Lists of ImageNet's images name only some of them on purpose.
             others = [n for n in tree.names if n not in labels and looks_like_image(n)]
-            unlisted = [name for name in others if not IMAGENET_NAME.search(name)]
+            unlisted = [name for name in others if not list_file.IMAGENET_NAME.search(name)]
         part_of = {name: PART_NAMES.get(labels[name][1].lower(), "") for name in names}
         has_split = has_split or any(part_of.values())
         # The part of an image is never guessed: test images could end up in training.
@@ -72,13 +65,13 @@ class ImageListReader(Reader):
 
 def _find_lists(tree: FileTree) -> tuple[list[str], tuple[str, ...]]:
     """The lists of images to read, and remarks on others."""
-    candidates = [name for name in tree.names if is_list(name)]
+    candidates = [name for name in tree.names if list_file.is_list(name)]
     if len(candidates) == 1:
         folder = candidates[0].rpartition("/")[0]
         if _image_folders(tree) <= {folder, f"{folder}/images".lstrip("/")}:
             return candidates, ()  # even if it is damaged: `read` tells the user what is wrong
     candidates = sorted(candidates, key=lambda name: (name.count("/"), name))[:MAX_LISTS]
-    usable = [name for name in candidates if peek_rows(tree, name)]
+    usable = [name for name in candidates if list_file.peek_rows(tree, name)]
     of_parts = [name for name in usable if _part_of_list(name)]
     if not of_parts:
         return usable, ()
@@ -100,24 +93,24 @@ def _part_of_list(name: str) -> str:
 
 def _with_images(tree: FileTree, lists: list[str]) -> list[str]:
     """The lists of which at least one of the first images exists."""
-    locator = ImageLocator(tree)
+    locator = list_file.ImageLocator(tree)
 
-    def exists(row: ListRow, name: str) -> bool:
+    def exists(row: list_file.ListRow, name: str) -> bool:
         if locator.is_outside(row.image):
             return False
-        image = locator.find(row, name, _folder_of_part(row, name))
-        return image is not None and looks_like_image(image)
+        return looks_like_image(locator.find(row, name, _folder_of_part(row, name)) or "")
 
-    return [name for name in lists if any(exists(row, name) for row in peek_rows(tree, name))]
+    rows_of = {name: list_file.peek_rows(tree, name) for name in lists}
+    return [name for name in lists if any(exists(row, name) for row in rows_of[name])]
 
 
-def _folder_of_part(row: ListRow, list_name: str) -> str:
+def _folder_of_part(row: list_file.ListRow, list_name: str) -> str:
     """The name that a folder with the images of the row's part would have."""
     return _part_of_list(list_name) or (row.part if row.part.lower() in PART_NAMES else "")
 
 
 def _read_lists(
-    tree: FileTree, lists: list[str], locator: ImageLocator
+    tree: FileTree, lists: list[str], locator: list_file.ImageLocator
 ) -> tuple[dict[str, tuple[str, str]], list[str]]:
     """Class and part of each listed image that exists, and remarks on other rows."""
     labels: dict[str, tuple[str, str]] = {}
@@ -125,7 +118,7 @@ def _read_lists(
     missing, incomplete, repeated, contradictory = (list[str]() for _ in range(4))
     for name in lists:
         path = tree.path / name
-        for row in read_rows(tree.read_text(name), path):
+        for row in list_file.read_rows(tree.read_text(name), path):
             if not row.image or not row.class_name:
                 incomplete.append(f"line {row.line} of {name}")
                 continue

@@ -130,10 +130,8 @@ class TinyImageNetReader(Reader):
 
 
 def _tiny_root(tree: FileTree) -> str | None:
-    """The path before `train/`, if a list of Tiny-ImageNet is there too.
-
-    ImageNet has neither folders called `images` nor annotations of this format.
-    """
+    """The path before `train/`, if a list of Tiny-ImageNet is there too."""
+    # ImageNet has neither folders called `images` nor annotations of this format.
     for name in tree.names:
         if (match := TINY_TRAIN.fullmatch(name)) and looks_like_image(name):
             lists = {match[1] + file for file in (TINY_LISTS if match[2] else TINY_LISTS[-1:])}

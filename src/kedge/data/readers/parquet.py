@@ -57,11 +57,9 @@ class ParquetReader(Reader):
         remarks += _missing_shards(tree, files)
         shards = [parquet_file.open_shard(tree.local_path(name), _part(name)) for name in files]
         _check_agreement(shards)
-        n_rows = sum(shard.n_rows for shard in shards)
-        if n_rows > parquet_file.MAX_ROWS:
-            raise KedgeError(
-                f"{tree.path}: {n_rows} images are too many, at most {parquet_file.MAX_ROWS}."
-            )
+        n_rows, most = sum(shard.n_rows for shard in shards), parquet_file.MAX_ROWS
+        if n_rows > most:
+            raise KedgeError(f"{tree.path}: {n_rows} images are too many, at most {most}.")
         if any(len(set(shard.names)) < len(shard.names) for shard in shards):
             remarks.append("some classes have the same name, so their label was added to it")
             shards = [replace(shard, names=unique_names(shard.names)) for shard in shards]
@@ -163,20 +161,14 @@ def _missing_shards(tree: FileTree, files: list[str]) -> list[str]:
 
 
 def _check_agreement(shards: list[parquet_file.Shard]) -> None:
-    """Shards of a part must have the same columns and classes.
-
-    Parts may have different classes, if these have names.
-    """
+    """Shards of a part must have the same columns and classes."""
+    # Parts may have different classes, if these have names.
     firsts: dict[str, parquet_file.Shard] = {}
     for shard in shards:
-        first = firsts.setdefault(shard.part, shard)
-        if (shard.image, shard.label) != (first.image, first.label):
-            difference = "columns"
-        elif shard.names != first.names:
-            difference = "class names"
-        elif shard.is_text != shards[0].is_text or bool(shard.names) != bool(shards[0].names):
-            first, difference = shards[0], "types of labels"
-        else:
-            continue
-        both = f"this file and {first.path} have different {difference}"
-        raise KedgeError(f"{shard.path}: {both}; give the files of one data set.")
+        first, very_first = firsts.setdefault(shard.part, shard), shards[0]
+        agrees = (shard.image, shard.label, shard.names) == (first.image, first.label, first.names)
+        same_type = shard.is_text == very_first.is_text
+        if not agrees or not same_type or bool(shard.names) != bool(very_first.names):
+            other = (very_first if agrees else first).path
+            both = f"this file and {other} have different columns, class names or types of labels"
+            raise KedgeError(f"{shard.path}: {both}; give the files of one data set.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,8 +111,7 @@ def _class_of_each(images_of: dict[str, Int64[np.ndarray, " n"]], path: Path, n:
 
 
 class LabelledArraysReader(Reader):
-    """`miniImageNet_category_split_*.pickle` (Gidaris, MetaOptNet) and `CIFAR_FS_*.pickle`: an
-    array and a label per image."""
+    """`miniImageNet_category_split_*.pickle` (Gidaris, MetaOptNet) and `CIFAR_FS_*.pickle`."""
 
     form = "miniImageNet or CIFAR-FS as pickles of arrays with labels"
 
@@ -230,10 +230,8 @@ class Cifar100Reader(Reader):
 
 
 def _cifar_files(tree: FileTree) -> dict[str, str]:
-    """Paths by file name, from the folder nearest to the root that has them.
-
-    The names are common, so unless all three are there, the files must be pickles.
-    """
+    """Paths by file name, from the folder nearest to the root that has them."""
+    # The names are common, so unless all three are there, the files must be pickles.
     folders: dict[str, set[str]] = {}
     for name in tree.names:
         folder, slash, file = name.rpartition("/")
@@ -251,11 +249,8 @@ def _cifar_files(tree: FileTree) -> dict[str, str]:
 
 
 def _is_pickle(tree: FileTree, name: str) -> bool:
-    try:
-        path = tree.local_path(name)
-        if not path.is_file():  # reading from a pipe could block
-            return False
-        with open(path, "rb") as file:
+    path = tree.path / name
+    if path.is_file():  # reading from a pipe could block
+        with suppress(OSError), open(path, "rb") as file:
             return file.read(3).startswith(PICKLE_STARTS)
-    except (KedgeError, OSError):
-        return False
+    return False

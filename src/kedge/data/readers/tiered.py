@@ -39,11 +39,14 @@ class TieredReader(Reader):
 
     def read(self, tree: FileTree) -> ImageIndex:
         paths = pickle_fields.find_by_name(tree, IMAGE_FILES)
+        label_files = pickle_fields.find_by_name(tree, LABEL_FILES)
         remarks, forms, files = [*pickle_fields.duplicate_remarks(tree, paths)], [], []
         sources, names, parts = list[ImageSource](), list[str](), list[str]()
         for label_name, part in LABEL_FILES.items():
             image_files = [paths[part + s] for s in SUFFIXES if part + s in paths]
             if not image_files:
+                unused = label_files.get(label_name)
+                remarks += [f"{unused} skipped (no images beside it)"] if unused else []
                 continue
             if len(image_files) == 2:
                 remarks.append(f"{image_files[1]} skipped (same images as {image_files[0]})")
@@ -53,18 +56,13 @@ class TieredReader(Reader):
             if not label_path.is_file():  # also if the user gave the image file alone
                 raise KedgeError(f"{path}: its labels are missing; put {label_name} beside it.")
             is_png = name.endswith(".pkl")
-            sources.append(_PngImages(path) if is_png else npz_images(path, "images", bgr=True))
+            sources.append(_PngImages(path) if is_png else npz_images(path, "images"))
             of_part, label_remarks = _class_of_each(label_path, part, len(sources[-1]))
             forms.append("pickled PNGs" if is_png else "arrays")
             files += [name, f"{name[: name.rfind('/') + 1]}{label_name}"]
             names += of_part
             remarks += label_remarks
             parts += [part] * len(of_part)
-        remarks += [
-            f"{name} skipped (no images beside it)"
-            for file, name in pickle_fields.find_by_name(tree, LABEL_FILES).items()
-            if LABEL_FILES[file] not in parts
-        ]
         return build_index(
             tree,
             f"tieredImageNet as {' and '.join(dict.fromkeys(forms))}",
