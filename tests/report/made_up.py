@@ -52,7 +52,9 @@ def make_runs(
     for number, (method, means) in enumerate(rows.items()):
         chance = random.Random(f"{method} {round} {seed}")
         history = tuple(
-            EpochResult(e + 1, 1.6 * math.exp(-e / 5) + number / 10, 0.4, 0.1, 60.0 + e + number, 1e-3)
+            EpochResult(
+                e + 1, 1.6 * math.exp(-e / 5) + number / 10, 0.4, 0.1, 60.0 + e + number, 1e-3
+            )
             for e in range(6)
         )
         moves = tuple(
