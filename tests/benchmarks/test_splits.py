@@ -28,6 +28,7 @@ from kedge.benchmarks.class_lists import load_class_lists
 from kedge.data.drawings import drawing_domains, load_drawings
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
+from kedge.utils.config_io import from_dict
 
 # Hashes of the split of seed 0 and of its training images, made by earlier versions.
 GOLDEN = {
@@ -91,8 +92,8 @@ def test_protocols_are_described() -> None:
         assert protocol.name == name
         assert "paper" in protocol.description
         assert protocol.description.endswith(".")
-        assert protocol.needs_data == (not name.startswith("drawings"))
-        if protocol.needs_data:
+        assert bool(protocol.required_data) == (not name.startswith("drawings"))
+        if protocol.required_data:
             with pytest.raises(KedgeError, match=f"--data.*{name}"):
                 protocol.benchmark(0)
         else:
@@ -110,7 +111,7 @@ def test_roles_share_no_class(benchmark: Benchmark) -> None:
     assert len(names) == len(set(names))
     assert set(names) <= set(benchmark.table.classes)
     saved = json.loads(json.dumps(dataclasses.asdict(split)))
-    assert Split.from_dict(saved) == split
+    assert from_dict(Split, saved) == split
 
 
 def test_images_of_trained_classes_are_trained_on_or_held_out(benchmark: Benchmark) -> None:

@@ -25,6 +25,7 @@ from kedge.data.parallel_decode import decode_to_table
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
+from kedge.utils import atomic_io
 
 Ready = Any  # of conftest.py, which cannot be imported
 N_CLASSES, PER_CLASS = 7, 23  # neither fills a chunk
@@ -253,16 +254,16 @@ def test_file_of_a_faster_process_is_used(
 ) -> None:
     index = read_index(photos)
     ours = index if same else index.select_classes({"class 1", "class 2"})
-    real = pack.file_lock
+    real = atomic_io.file_lock
 
     @contextmanager
     def late(*args: Any) -> Iterator[None]:
-        monkeypatch.setattr(pack, "file_lock", real)
+        monkeypatch.setattr(atomic_io, "file_lock", real)
         pack_images(index, SPEC, out)
         with real(*args):
             yield
 
-    monkeypatch.setattr(pack, "file_lock", late)
+    monkeypatch.setattr(atomic_io, "file_lock", late)
     if same:
         assert_decoded(pack_images(ours, SPEC, out), photos)
     else:

@@ -50,7 +50,7 @@ def protocols_of(table: str) -> tuple[str, str]:
 def experiments(recipe: Recipe) -> dict[str, Experiment]:
     """The experiments of a recipe, with --data where that is needed."""
     base = recipe.base()
-    needs = recipe.data_names or get_protocol(base.protocol).needs_data
+    needs = recipe.data_names or get_protocol(base.protocol).required_data
     return recipe.experiments(replace(base, data="images") if needs else base)
 
 
@@ -69,7 +69,7 @@ def test_recipe_is_complete_and_says_how_it_is_run(name: str) -> None:
     found = experiments(recipe)
     assert list(found) == (list(recipe.parts) or [""])
     assert len({repr(each) for each in found.values()}) == len(found), "two parts are the same"
-    needs = {get_protocol(each.protocol).needs_data for each in found.values()}
+    needs = {bool(get_protocol(each.protocol).required_data) for each in found.values()}
     assert needs == {not name.startswith("drawings-")}
     command = f"#   kedge bench {name}"
     if needs == {True}:
@@ -128,7 +128,7 @@ def characters() -> ImageTable:
 def imagenet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images in place of those that would be on disk."""
     for name, each in PROTOCOLS.items():
-        if each.needs_data:
+        if each.required_data:
             table = characters if name == "omniglot" else ilsvrc
             load = functools.partial(lambda table, data: table(), table)
             monkeypatch.setitem(PROTOCOLS, name, replace(each, load=load))

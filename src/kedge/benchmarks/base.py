@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,24 +28,13 @@ class Split:
     unseen: dict[str, tuple[str, ...]]  # pool name → classes
     held_out: int | str  # test images of each trained class: how many, or which part of the data
 
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Split:
-        """The split of a saved record."""
-        return cls(
-            seed=saved["seed"],
-            rounds=tuple(map(tuple, saved["rounds"])),
-            val=tuple(saved["val"]),
-            unseen={name: tuple(classes) for name, classes in saved["unseen"].items()},
-            held_out=saved["held_out"],
-        )
+
+Draw = Callable[[int, ImageTable], Split]  # seed and images → split
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Images with a class split: the training data of each round, and the test pools.
-
-    Some images of every trained class are held out, so that no test image was trained on.
-    """
+    """Images with a class split. Some images of every trained class are held out for testing."""
 
     table: ImageTable
     split: Split
@@ -73,10 +61,7 @@ class Benchmark:
         return self._class_pool(f"round_{round}", round, held_out=False)
 
     def test_pools(self, round: int) -> tuple[Pool, ...]:
-        """Test pools after a round: old, new and unseen classes.
-
-        If there are more than two rounds, the classes of each round follow.
-        """
+        """Old, new and unseen classes; then those of each round, if there are more than two."""
         by_round = [self._class_pool(f"round_{t}", t, held_out=True) for t in range(self.n_rounds)]
         pools = [Pool.concat("old", by_round[: max(round, 1)])]
         if round:
@@ -106,18 +91,15 @@ class Protocol:
     name: str
     description: str  # one sentence, saved in records; also how it differs from the paper
     load: Callable[[str | None], ImageTable]  # --data → images
-    draw: Callable[[int, ImageTable], Split]  # seed, images → split
+    draw: Draw
     required_data: str = ""  # what --data must be; empty if the images come with kedge
 
-    @property
-    def needs_data(self) -> bool:
-        return bool(self.required_data)
-
     def benchmark(self, seed: int, data: str | None = None) -> Benchmark:
-        needs = f"needs {self.required_data}"
-        if not self.needs_data:
-            needs = f"has its own images; leave {data} out, or choose another, such as folder"
-        require(self.needs_data == (data is not None), f"--data: the protocol {self.name} {needs}.")
+        needs = f"has its own images; leave {data} out, or choose another, such as folder"
+        if self.required_data:
+            needs = f"needs {self.required_data}"
+        ok = bool(self.required_data) == (data is not None)
+        require(ok, f"--data: the protocol {self.name} {needs}.")
         table = self.load(data)
         return Benchmark(table, self.draw(seed, table))
 
@@ -138,11 +120,8 @@ def domain_shift_split(
     """A split from one domain to another; `sizes` of each: training, validation, unseen."""
     train_old, val_old, unseen_old = deal_classes(old, sizes)
     train_new, val_new, unseen_new = deal_classes(new, sizes)
-    unseen = {
-        "unseen_old_domain": unseen_old,
-        "unseen_new_domain": unseen_new,
-        "unseen_both": unseen_old + unseen_new,
-    }
+    unseen = {"unseen_old_domain": unseen_old, "unseen_new_domain": unseen_new}
+    unseen["unseen_both"] = unseen_old + unseen_new
     return Split(seed, (train_old, train_new), val_old + val_new, unseen, held_out)
 
 

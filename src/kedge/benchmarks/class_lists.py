@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 
-from kedge.benchmarks.base import Protocol, Split, deal_classes, domain_shift_split, shuffled
+from kedge.benchmarks.base import Draw, Protocol, Split, deal_classes, domain_shift_split, shuffled
 from kedge.benchmarks.disk import choose_held_out, held_out_rule, open_cached
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
@@ -30,10 +30,7 @@ def load_class_lists(dataset: str) -> ClassLists:
 
 @dataclass(frozen=True)
 class ListedDataset:
-    """A data set in colour that users have on disk, and the protocols on it.
-
-    Each protocol is described by its split and a remark on how it differs from the paper's.
-    """
+    """A data set in colour that users have on disk, and the protocols on it."""
 
     name: str
     image_size: int
@@ -41,15 +38,16 @@ class ListedDataset:
     required_data: str  # what --data must be
     n_val: int = 16  # classes
     n_unseen: int = 20
+    held_out: str = ""  # words on held-out images that precede the usual rule
 
     @functools.cached_property
     def all_classes(self) -> frozenset[str]:
         return frozenset(c for names in load_class_lists(self.name).values() for c in names)
 
-    def official(self, name: str, sizes: Sequence[int], remark: str, rule: str = "") -> Protocol:
+    def official(self, name: str, sizes: Sequence[int], remark: str) -> Protocol:
         """`sizes` of the official training classes for each round; other roles as listed."""
         split = f"{self.name}, its {sum(sizes)} training classes {self._at_random(sizes)}"
-        return self._protocol(name, split, partial(self._draw_official, sizes), remark, rule)
+        return self._protocol(name, split, partial(self._draw_official, sizes), remark)
 
     def mixed(self, name: str, sizes: Sequence[int], remark: str) -> Protocol:
         """`sizes` of the classes of both domains for each round."""
@@ -57,11 +55,12 @@ class ListedDataset:
         split = f"{self.name}, {n} of its {len(self.all_classes)} classes {self._at_random(sizes)}"
         return self._protocol(name, split, partial(self._draw_mixed, sizes), remark)
 
-    def domain_shift(self, name: str, label: str, first: str, second: str, remark: str) -> Protocol:
+    def domain_shift(self, name: str, first: str, second: str, remark: str) -> Protocol:
         """Old classes of the first domain and new ones of the second."""
         train, val, unseen = DOMAIN_SIZES
         split = (
-            f"{label}, {shift_in_words(first, second)}: {train} old and {train} new classes, "
+            f"{'Domain' if self.name == 'ImageNet' else ''}{self.name}, "
+            f"{shift_in_words(first, second)}: {train} old and {train} new classes, "
             f"{val} + {val} to validate, {unseen} + {unseen} unseen"
         )
         draw = partial(self._draw_domain_shift, first, second)
@@ -72,16 +71,10 @@ class ListedDataset:
         return f"split at random: {rounds_in_words(sizes)}, {others}"
 
     def _protocol(
-        self,
-        name: str,
-        split: str,
-        draw: Callable[[int, ImageTable], Split],
-        remark: str,
-        rule: str = "",
-        any_names: bool = True,
+        self, name: str, split: str, draw: Draw, remark: str, any_names: bool = True
     ) -> Protocol:
         """A protocol on the listed classes, or on as many under other names if that is allowed."""
-        held_out = f"{rule}{held_out_rule(self.n_held_out)}"
+        held_out = f"{self.held_out}{held_out_rule(self.n_held_out)}"
 
         def load(data: str | None) -> ImageTable:
             return open_cached(data, self.image_size, 3, self.all_classes, any_names=any_names)

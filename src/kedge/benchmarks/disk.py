@@ -19,8 +19,7 @@ from kedge.errors import KedgeError, require
 MOST_TABLES = 8  # kept open
 MOST_BYTES = 1 << 30  # of tables in memory; the latest is kept whatever its size
 
-Key = tuple[str, str, int | None, int | None, frozenset[str] | None]
-_tables: OrderedDict[Key, ImageTable] = OrderedDict()  # each seed opens the same data again
+_tables: OrderedDict[tuple, ImageTable] = OrderedDict()  # each seed opens the same data again
 
 
 def open_cached(
@@ -31,15 +30,23 @@ def open_cached(
     *,
     any_names: bool = False,
 ) -> ImageTable:
-    """The images of these classes, or of all.
-
-    With `any_names`, data with as many classes under other names are accepted too, since some
-    forms of a data set have numbers only.
-    """
+    """The images of these classes, or of all; with `any_names`, of as many under other names."""
     assert data is not None, "Protocol.benchmark checks it"
     key = (os.path.abspath(data), _stamp(data), image_size, n_channels, classes)
     if key not in _tables:
-        _tables[key] = _open(data, image_size, n_channels, classes, any_names)
+        try:
+            table = open_images(data, image_size, n_channels, classes=classes, cache=True)
+        except KedgeError:
+            names = _class_names(data)
+            if classes is None or not names or classes & names:
+                raise
+            require(
+                any_names and len(names) == len(classes),
+                f"{data}: holds none of the {len(classes)} classes of the protocol "
+                f"({min(classes)}, …) but {len(names)} others ({min(names)}, …).",
+            )
+            table = open_images(data, image_size, n_channels, cache=True)
+        _tables[key] = table
     _tables.move_to_end(key)
     _evict()
     return _tables[key]
@@ -64,29 +71,12 @@ def _evict() -> None:
             del _tables[key]
 
 
-def _open(
-    data: str,
-    image_size: int | None,
-    n_channels: int | None,
-    classes: frozenset[str] | None,
-    any_names: bool,
-) -> ImageTable:
-    try:
-        return open_images(data, image_size, n_channels, classes=classes, cache=True)
-    except KedgeError:
-        names: frozenset[str] = frozenset()
-        with suppress(KedgeError):
-            path = Path(data)
-            load = ImageTable.load if is_packed_file(path) else read_index
-            names = frozenset(load(path).classes)
-        if classes is None or not names or classes & names:
-            raise
-    require(
-        any_names and len(names) == len(classes),
-        f"{data}: holds none of the {len(classes)} classes of the protocol ({min(classes)}, …) but "
-        f"{len(names)} others ({min(names)}, …).",
-    )
-    return open_images(data, image_size, n_channels, cache=True)
+def _class_names(data: str) -> frozenset[str]:
+    """The names of the classes, or nothing if they cannot be read."""
+    with suppress(KedgeError):
+        path = Path(data)
+        return frozenset((ImageTable.load if is_packed_file(path) else read_index)(path).classes)
+    return frozenset()
 
 
 def choose_held_out(table: ImageTable, classes: Sequence[str], usual: int = 300) -> int | str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from kedge.benchmarks.base import Protocol, Split, deal_classes, domain_shift_split, shuffled
+from kedge.benchmarks.base import Draw, Protocol, Split, deal_classes, domain_shift_split, shuffled
 from kedge.benchmarks.class_lists import rounds_in_words, shift_in_words
 from kedge.data.drawings import drawing_domains, load_drawings
 from kedge.data.table import ImageTable
@@ -20,16 +20,13 @@ def _domain_shift(name: str, first: str, second: str) -> Protocol:
 
 
 def _mixed(name: str, sizes: Sequence[int], remark: str, classes: str = "classes") -> Protocol:
-    rounds = f"{rounds_in_words(sizes)},"
-    if len(sizes) == 2:
-        rounds = f"{sizes[0]} old, {sizes[1]} new and"
+    two = len(sizes) == 2
+    rounds = f"{sizes[0]} old, {sizes[1]} new and" if two else f"{rounds_in_words(sizes)},"
     split = f"{classes} split at random: {rounds} 72 unseen"
     return _protocol(name, split, partial(_draw_mixed, sizes), remark)
 
 
-def _protocol(
-    name: str, split: str, draw: Callable[[int, ImageTable], Split], remark: str
-) -> Protocol:
+def _protocol(name: str, split: str, draw: Draw, remark: str) -> Protocol:
     text = f"Quick, Draw! drawings, {split}, 28 px ({remark})."
     return Protocol(name, text, lambda data: load_drawings(), draw)
 

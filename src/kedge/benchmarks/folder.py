@@ -12,10 +12,7 @@ LEAST_CLASSES = 5  # in each role: those of one episode
 
 
 def _draw(seed: int, table: ImageTable) -> Split:
-    """By the data's own class split if it has one; otherwise a tenth each validate and are unseen.
-
-    The other classes are split in halves, old and new.
-    """
+    """By the data's own class split if it is large enough; otherwise at random."""
     lists, n = own_class_lists(table) or {}, len(table.classes)
     train, val, unseen = (lists.get(role, ()) for role in ("train", "val", "test"))
     if len(train) < 2 * LEAST_CLASSES or min(len(val), len(unseen)) < LEAST_CLASSES:

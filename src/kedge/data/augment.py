@@ -2,8 +2,6 @@
 
 The random choices are drawn on the CPU together with the episodes of an epoch, so a run sees the
 same pixels on any device and a training step holds no random state.
-
-Shapes: e episodes of n images each; b images in a batch.
 """
 
 from __future__ import annotations

@@ -82,11 +82,7 @@ class ImageHeader:
 
 
 def decode(raw: RawImage, spec: ImageSpec) -> UInt8[np.ndarray, "c h w"]:
-    """Pixels of one image, upright, resized and converted as the spec says.
-
-    Raises ValueError if the image is too large or its white level is unknown, and whatever Pillow
-    raises if it is damaged.
-    """
+    """Pixels as the spec says. Raises ValueError with a reason, or whatever Pillow raises."""
     with _open(raw) as image:
         # A large JPEG is decoded at a fraction of its size, which is faster.
         image.draft(None, (2 * spec.image_size, 2 * spec.image_size))
@@ -151,10 +147,7 @@ def _open(raw: RawImage) -> Image.Image:
 
 
 def bit_depth(image: Image.Image) -> int:
-    """Bits per value according to the file. Raises ValueError if the file does not say.
-
-    The depth is never guessed from the values: two images of a class must stay comparable.
-    """
+    """Bits per value as the file says, never guessed from values: images must stay comparable."""
     if image.mode.startswith("I;16"):
         return int(getattr(image, "tag_v2", {}).get(BITS_TAG, (16,))[0])  # some scans have 12
     if image.mode == "I" and image.format in ("PNG", "PPM"):

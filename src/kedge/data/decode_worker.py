@@ -73,6 +73,7 @@ class DecodeWorker:
             self._can_start = True
         requests, results = self._process.stdin, self._process.stdout
         assert requests is not None
+        assert results is not None
         pickle.dump((list(images), spec), requests, pickle.HIGHEST_PROTOCOL)
         requests.flush()
         return pickle.load(results)  # safe: written by our own process

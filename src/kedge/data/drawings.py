@@ -1,7 +1,4 @@
-"""The embedded drawings: 345 classes of 100 drawings from the Quick, Draw! Dataset.
-
-See ATTRIBUTION.md. tools/pack_drawings.py makes the file.
-"""
+"""345 classes of 100 drawings of Quick, Draw! (see ATTRIBUTION.md, tools/pack_drawings.py)."""
 
 import functools
 import hashlib

@@ -76,10 +76,7 @@ class ImageIndex:
             self._merge_classes(names)
 
     def _merge_classes(self, names: list[str]) -> None:
-        """Merge classes whose names differ in blanks or accents only.
-
-        Otherwise one of them could be trained on while the other counts as unseen.
-        """
+        """Merge classes of one name: one could be trained on while the other counts as unseen."""
         classes, new_labels = np.unique(np.array(names, dtype=object), return_inverse=True)
         object.__setattr__(self, "classes", tuple(classes))
         object.__setattr__(self, "labels", new_labels.reshape(-1)[self.labels])
@@ -125,13 +122,9 @@ class ImageIndex:
     def select(self, numbers: Int64[np.ndarray, " m"]) -> ImageIndex:
         """The images with these numbers, in this order, and their classes."""
         used, labels = np.unique(self.labels[numbers], return_inverse=True)
-        return replace(
-            self,
-            classes=tuple(self.classes[i] for i in used),
-            labels=labels.reshape(-1),
-            images=_SubsetImages(self.images, numbers),
-            part=self.part[numbers] if self.parts else self.part,
-        )
+        classes, images = tuple(self.classes[i] for i in used), _SubsetImages(self.images, numbers)
+        part = self.part[numbers] if self.parts else self.part
+        return replace(self, classes=classes, labels=labels.reshape(-1), images=images, part=part)
 
 
 class FileImages(ImageSource):
@@ -234,25 +227,19 @@ def build_index(
 ) -> ImageIndex:
     """An index from the class name (and the part of the split, if any) of each image.
 
-    `files` hold the data, by default all files of the tree. `ignored` files were left out on
-    purpose, or `remarks` mention them.
+    `files` hold the data, by default all of the tree; `ignored` ones are not remarked upon.
     """
     files = tree.names if files is None else files
     classes = tuple(sorted(set(names)))
     label = {name: i for i, name in enumerate(classes)}
-    part_names = sorted(set(parts), key=_part_order)
+    labels = np.fromiter((label[name] for name in names), np.int64, len(names))
+    usual_parts = [p for p in ("train", "val", "test", HELD_OUT) if p in set(parts)]
+    all_parts = (*usual_parts, *sorted({*parts} - {*usual_parts}))
+    part = np.array([all_parts.index(name) for name in parts], dtype=np.uint8)
+    all_remarks = (*tree.remarks, *remarks, *unread_remarks(tree, form, [*files, *ignored]))
+    stamp, look = tree_stamp(tree, files), (image_size, inverted)
     return ImageIndex(
-        tree.path,
-        form,
-        classes,
-        np.fromiter((label[name] for name in names), np.int64, len(names)),
-        images,
-        tree_stamp(tree, files),
-        tuple(part_names),
-        np.array([part_names.index(p) for p in parts], dtype=np.uint8),
-        (*tree.remarks, *remarks, *unread_remarks(tree, form, [*files, *ignored])),
-        image_size,
-        inverted,
+        tree.path, form, classes, labels, images, stamp, all_parts, part, all_remarks, *look
     )
 
 
@@ -280,11 +267,6 @@ def tree_stamp(tree: FileTree, files: Sequence[str]) -> str:
     for name in files:
         sha.update(f"{name}\0{tree.stamp(name)}\0".encode())
     return sha.hexdigest()
-
-
-def _part_order(part: str) -> tuple[int, str]:
-    usual = ("train", "val", "test", HELD_OUT)
-    return (usual.index(part) if part in usual else len(usual), part)
 
 
 def names_of_numbers(labels: Sequence[int | str]) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +14,8 @@ from kedge.data.decode import ImageHeader, ImageSpec, RawImage, read_header
 from kedge.data.decode_worker import DAMAGED, decode_each
 from kedge.data.index import ImageIndex, evenly_spaced
 from kedge.data.pack import DuplicateCounter, PackJob
-from kedge.data.parallel_decode import RawBatch, batches, infer_spec, map_batches
+from kedge.data.parallel_decode import batches, infer_spec, map_batches
 from kedge.data.table import ImageTable
-from kedge.errors import require
 from kedge.utils import progress
 from kedge.utils.text import pluralize
 
@@ -77,7 +74,8 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
     numbers = evenly_spaced(len(index), len(index) if everything else MOST_DECODED)
     examined: list[_Examined] = []
     with progress.task("examining images", len(numbers)) as tick:
-        for done in map_batches(partial(_examine, spec), batches(index.images, numbers)):
+        raw = batches(index.images, numbers)
+        for done in map_batches(lambda batch: [_examine(x, spec) for x in batch.images], raw):
             examined += done
             tick(len(done))
     headers = [each.header for each in examined if each.header is not None]
@@ -91,8 +89,8 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
         len(index),
         len(index.classes),
         *_count_range(counts, index.classes),
-        sizes=_frequencies(f"{header.width}×{header.height}" for header in headers),
-        modes=_frequencies(header.mode for header in headers),
+        sizes=dict(Counter(f"{h.width}×{h.height}" for h in headers).most_common()),
+        modes=dict(Counter(header.mode for header in headers).most_common()),
         spec=spec,
         n_bytes=PackJob(index, spec).n_bytes,
         n_seen=len(examined),
@@ -124,11 +122,7 @@ def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> 
     )
 
 
-def _examine(spec: ImageSpec, batch: RawBatch) -> list[_Examined]:
-    return [_examine_one(image, spec) for image in batch.images]
-
-
-def _examine_one(image: RawImage, spec: ImageSpec) -> _Examined:
+def _examine(image: RawImage, spec: ImageSpec) -> _Examined:
     try:
         image = image.read_bytes() if isinstance(image, Path) else image
         content = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
@@ -142,7 +136,6 @@ def _examine_one(image: RawImage, spec: ImageSpec) -> _Examined:
 
 def _count_range(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
     """Least, median and most images of a class; the smallest and the largest class."""
-    require(len(counts) > 0, "There is no class here.")
     low, high = int(counts.argmin()), int(counts.argmax())
     median = float(np.median(counts))
     return int(counts[low]), median, int(counts[high]), classes[low], classes[high]
@@ -157,10 +150,6 @@ def _summarize_parts(images: ImageIndex | ImageTable) -> tuple[PartSummary, ...]
         summaries.append(PartSummary(name, len(labels), len(own), len(own & earlier)))
         earlier |= own
     return tuple(summaries)
-
-
-def _frequencies(values: Iterable[str]) -> dict[str, int]:
-    return dict(Counter(values).most_common())
 
 
 def _part_remarks(index: ImageIndex) -> list[str]:
@@ -196,9 +185,9 @@ def _image_remarks(index: ImageIndex, numbers: list[int], examined: list[_Examin
             duplicates.add(int(index.labels[numbers[i]]), examined[i].digest)
     remarks += duplicates.remarks(index.classes)
     headers = [each.header for each in examined if each.header is not None]
-    modes = _frequencies(header.mode for header in headers)
+    modes = Counter(header.mode for header in headers).most_common()
     if len(modes) > 1:
-        listed = ", ".join(f"{n} {mode}" for mode, n in modes.items())
+        listed = ", ".join(f"{n} {mode}" for mode, n in modes)
         remarks.append(f"images of several modes ({listed}): all are converted to one")
     if turned := sum(header.turned for header in headers):
         were = pluralize(turned, "photograph was", "photographs were")

@@ -101,13 +101,11 @@ def _open_table(source: str | Path) -> ImageTable | None:
 def _check_shape(
     table: ImageTable, image_size: int | None, n_channels: int | None, embedded: str = ""
 ) -> None:
-    have, todo = "are packed", f"pack the originals with --image-size {image_size}"
-    if embedded:
-        have, todo = "come with kedge", "choose other images"
+    todo = f"pack the originals with --image-size {image_size}"
     require(
         image_size in (None, table.image_size),
-        f"{embedded or table.source}: these images {have} at {table.image_size} px and cannot be "
-        f"resized to {image_size} px; {todo}.",
+        f"{embedded or table.source}: these images have {table.image_size} px and cannot be made "
+        f"{image_size} px; {'choose other images' if embedded else todo}.",
     )
     kinds = {1: "grey", 3: "colour"}
     require(

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,16 +37,7 @@ from kedge.data.packed_file import (
 from kedge.data.parallel_decode import CHUNK, class_sorted_rows, decode_images, leave_out
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
-from kedge.utils import progress
-from kedge.utils.atomic_io import (
-    file_lock,
-    fsync_folder,
-    load_tensors,
-    move_into_place,
-    sibling,
-    to_json,
-    write_on_this_rank,
-)
+from kedge.utils import atomic_io, progress
 from kedge.utils.text import pluralize
 
 DECODER_VERSION = 2  # increase when decoding an image gives other pixels than before
@@ -109,19 +101,16 @@ class _Journal:
         _flush(file)  # pixels must be on disk before the journal says so
         done, unreadable = sorted(self.chunks), self.unreadable
         text = json.dumps({"key": self.key, "chunk": CHUNK, "done": done, "unreadable": unreadable})
-        write_on_this_rank(self.path, lambda part: part.write_text(text, encoding="utf-8"))
+        write = partial(Path.write_text, data=text, encoding="utf-8")
+        atomic_io.write_on_this_rank(self.path, write)
 
 
 def pack_images(index: ImageIndex, spec: ImageSpec, out: Path, timeout: float = 0.0) -> ImageTable:
-    """The packed file at `out`, which is made or completed if necessary.
-
-    If another process is packing it, wait for at most `timeout` seconds (forever if negative).
-    Ranks call this independently: nothing here waits for all of them.
-    """
+    """The packed file at `out`, made or completed if necessary. Ranks call it independently."""
     job = PackJob(index, spec)
-    folder = sibling(out, f"{out.name}.packing")
+    folder = atomic_io.sibling(out, f"{out.name}.packing")
     if not _is_packed(job, out):
-        with file_lock(out.parent, f".{out.name}.lock", timeout):
+        with atomic_io.file_lock(out.parent, f".{out.name}.lock", timeout):
             if not _is_packed(job, out):  # another process may have been faster
                 _pack(job, folder, out)
     elif folder.is_dir():  # stopped after the file was complete
@@ -135,7 +124,7 @@ def _is_packed(job: PackJob, out: Path) -> bool:
     if not out.exists():
         return False
     with suppress(KedgeError):
-        if load_tensors(out, "packed image file")[0].get("key") == job.key:
+        if atomic_io.load_tensors(out, "packed image file")[0].get("key") == job.key:
             return True
     raise KedgeError(
         f"{out}: already exists with other images or another size, and is not overwritten; choose "
@@ -159,7 +148,7 @@ def _pack(job: PackJob, folder: Path, out: Path) -> None:
                 _discard(folder)  # nothing to continue from
             _complete(job, file, journal)
             _flush(file)
-        move_into_place(pixels, out)
+        atomic_io.move_into_place(pixels, out)
         _discard(folder)
     except OSError as error:
         raise KedgeError(
@@ -172,22 +161,20 @@ def _start_folder(job: PackJob, folder: Path) -> None:
     """An empty folder for a new packing, if there is enough space."""
     if folder.exists():
         present = set(folder.iterdir()) if folder.is_dir() else {folder}
-        foreign = sorted(present - {path for path in _own_files(folder) if path.is_file()})
-        require(
-            not foreign,
-            f"{' '.join(map(str, foreign[:1]))}: is not a file of kedge, but in the place where "
-            "packing keeps its temporary files; move it away or choose another --out.",
-        )
+        for path in present - {path for path in _own_files(folder) if path.is_file()}:
+            raise KedgeError(
+                f"{path}: is not a file of kedge, but in the place where packing keeps its "
+                "temporary files; move it away or choose another --out."
+            )
     _discard(folder)  # of other data, or stopped in a step that cannot be continued
-    folder.mkdir(parents=True)
-    free, needed = shutil.disk_usage(folder).free, job.n_bytes
-    if needed > free:
-        folder.rmdir()
-        raise KedgeError(
-            f"{folder.parent}: {needed / 1e9:.1f} GB are needed to pack these images, but "
-            f"{free / 1e9:.1f} GB are free; free some space, or choose another --out or a smaller "
-            "--image-size."
-        )
+    free, needed = shutil.disk_usage(folder.parent).free, job.n_bytes
+    require(
+        needed <= free,
+        f"{folder.parent}: {needed / 1e9:.1f} GB are needed to pack these images, but "
+        f"{free / 1e9:.1f} GB are free; free some space, or choose another --out or a smaller "
+        "--image-size.",
+    )
+    folder.mkdir()
 
 
 def _discard(folder: Path) -> None:
@@ -238,7 +225,7 @@ def _complete(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
     base = job.pixels_offset(n)
     if journal.unreadable:
         journal.path.unlink(missing_ok=True)  # moving rows cannot be continued, only restarted
-        fsync_folder(journal.path.parent)
+        atomic_io.fsync_folder(journal.path.parent)
         file.seek(base)  # never behind what is still to be read
         file.writelines(blocks(LazyImages(opened, job.pixels_offset(len(index)), spec.shape, rows)))
     file.truncate(base + n * size)
@@ -281,7 +268,7 @@ def _header(job: PackJob, metadata: dict[str, Any], n: int) -> bytes:
     entries = header_entries(layout)
     for dropped in ((), ("unreadable",), ("unreadable", "remarks")):
         kept = {key: value for key, value in metadata.items() if key not in dropped}
-        text = json.dumps({"__metadata__": {"kedge": to_json(kept)}, **entries}).encode()
+        text = json.dumps({"__metadata__": {"kedge": atomic_io.to_json(kept)}, **entries}).encode()
         if len(text) <= job.header_bytes:
             break
     return job.header_bytes.to_bytes(8, "little") + text.ljust(job.header_bytes)

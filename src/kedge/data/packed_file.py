@@ -37,10 +37,7 @@ VECTORS = ("labels", "part")  # tensors beside the images
 
 
 class OpenFile:
-    """A file that stays open for reading as long as it is referenced, even if it is deleted.
-
-    Reads have no position, so threads and forked processes can share it.
-    """
+    """A file that stays open even if it is deleted. Threads and forked processes can share it."""
 
     def __init__(self, path: Path) -> None:
         # Without O_NONBLOCK opening a named pipe would wait for a writer.
@@ -78,10 +75,7 @@ class OpenFile:
 
 
 class LazyImages:
-    """Some images of a file, indexed like a uint8 tensor N×C×H×W. Each access returns a copy.
-
-    Images of the file that are not among them cannot be reached from here.
-    """
+    """Images of a file, indexed like a tensor N×C×H×W; other images of it cannot be reached."""
 
     dtype = torch.uint8
     ndim = 4
@@ -194,7 +188,8 @@ def write_packed(
     values: dict[str, Tensor | LazyImages] = {**tensors, "images": images}
     order = sorted(values, key=lambda name: (-values[name].dtype.itemsize, name))
     layout = {name: (DTYPE_NAMES[values[name].dtype], values[name].shape) for name in order}
-    content = {"__metadata__": {"kedge": to_json(metadata)}, **header_entries(layout)}
+    text = to_json({"format": PACKED_FORMAT, **metadata})
+    content = {"__metadata__": {"kedge": text}, **header_entries(layout)}
     header = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     header = header.ljust(-(-len(header) // 8) * 8)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
-from kedge.data.decode import (
-    ImageHeader,
-    ImageSpec,
-    RawImage,
-    ResizeMode,
-    ignore_size_warnings,
-    read_header,
-)
+from kedge.data.decode import ImageSpec, RawImage, ResizeMode, ignore_size_warnings, read_header
 from kedge.data.decode_worker import DecodeResults, DecodeWorker, decode_each
 from kedge.data.index import ImageIndex, ImageSource, evenly_spaced
 from kedge.data.table import ImageTable
@@ -72,30 +66,21 @@ def infer_spec(
     n_channels: int | None = None,
     resize: ResizeMode = "crop",
 ) -> ImageSpec:
-    """The spec for these images: what is not given follows from the images' headers.
-
-    Small images keep their size, large ones get 84 px.
-    """
+    """A spec from the images' headers: small ones keep their size, large ones get 84 px."""
     ok = image_size is None or 16 <= image_size <= 4096
     require(ok, f"--image-size is {image_size}: it must be from 16 to 4096 px.")
     image_size = image_size or index.image_size
     if image_size is None or n_channels is None:
-        headers = _read_headers(index)
+        headers = []
+        with ignore_size_warnings():
+            for image in index.images.fetch(evenly_spaced(len(index), PROBED)):
+                with suppress(Exception):  # Pillow's decoders raise anything on damaged files
+                    headers.append(read_header(image))
         require(bool(headers), f"{index.path}: no image could be loaded.")
         side = int(np.median([min(header.width, header.height) for header in headers]))
         image_size = image_size or min(LARGEST, max(16, side))
         n_channels = n_channels or (1 if all(header.grey for header in headers) else 3)
     return ImageSpec(image_size, n_channels, resize, index.inverted)
-
-
-def _read_headers(index: ImageIndex) -> list[ImageHeader]:
-    """Headers of some evenly spaced images, without damaged ones."""
-    headers = []
-    with ignore_size_warnings():
-        for image in index.images.fetch(evenly_spaced(len(index), PROBED)):
-            with suppress(Exception):  # Pillow's decoders raise anything on damaged files
-                headers.append(read_header(image))
-    return headers
 
 
 def decode_images(
@@ -105,8 +90,8 @@ def decode_images(
     # One thread at a time talks to a worker. A few images are not worth starting any.
     workers = [DecodeWorker() for _ in range(n_workers() if len(numbers) >= WORTH_PROCESSES else 0)]
     idle: SimpleQueue[Callable[..., DecodeResults]] = SimpleQueue()
-    for worker in workers or [decode_each] * n_workers():
-        idle.put(worker)
+    for decoder in workers or itertools.repeat(decode_each, n_workers()):
+        idle.put(decoder)
 
     def decode_batch(batch: RawBatch) -> DecodedBatch:
         decode = idle.get()

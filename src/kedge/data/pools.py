@@ -16,10 +16,7 @@ from kedge.errors import EntitlementError
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The images of some classes in one role ("training", "validation", "unseen").
-
-    A position counts through all images of the pool, class by class.
-    """
+    """Images of some classes in one role. A position counts through all, class by class."""
 
     name: str
     table: ImageTable
@@ -70,10 +67,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class RoundData:
-    """The images that a method is given in one round.
-
-    If the method is not entitled to images of previous rounds, the pools' table does not hold them.
-    """
+    """The images of one round; those of earlier rounds only for methods entitled to them."""
 
     round: int
     train: Pool

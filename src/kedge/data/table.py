@@ -1,7 +1,4 @@
-"""The image store: uint8 images sorted by class, in memory or in one packed file.
-
-The file is safetensors: loading it runs no code, and pixels of a large file are read on access.
-"""
+"""The image store: uint8 images sorted by class, in memory or in one packed file."""
 
 from __future__ import annotations
 
@@ -18,14 +15,7 @@ from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
 from kedge.data.decode import ResizeMode
-from kedge.data.packed_file import (
-    PACKED_FORMAT,
-    LazyImages,
-    blocks,
-    fingerprint_of,
-    read_packed,
-    write_packed,
-)
+from kedge.data.packed_file import LazyImages, blocks, fingerprint_of, read_packed, write_packed
 from kedge.errors import KedgeError, require
 from kedge.utils.text import normalize_name
 
@@ -34,10 +24,7 @@ EAGER_BYTES = 1 << 28  # files with fewer bytes of pixels are loaded into memory
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """Images of one size with labels and class names, sorted by label. Classes may differ in size.
-
-    Raises KedgeError if the fields do not fit together.
-    """
+    """Images of one size with class names, sorted by label. The fields are checked."""
 
     images: UInt8[Tensor, "n c h w"] | LazyImages
     labels: Int64[Tensor, " n"]
@@ -108,10 +95,7 @@ class ImageTable:
         return self.images.index_select(0, rows)  # about 8 times as fast as [rows] for uint8
 
     def subset(self, rows: Int64[Tensor, " rows"]) -> ImageTable:
-        """A table of these images (rows ascending) and their classes.
-
-        Images of a packed file stay there, but the new table can read no others.
-        """
+        """These images (rows ascending) and their classes; no others of a file can be read."""
         kept, labels = self.labels[rows].unique(return_inverse=True)
         images = self.images
         images = images.subset(rows) if isinstance(images, LazyImages) else self.take(rows)
@@ -128,9 +112,8 @@ class ImageTable:
         source: str = "images given in memory",
     ) -> ImageTable:
         """A table from uint8 arrays N×C×H×W, N×H×W×C or N×H×W, which need not be sorted."""
-        if isinstance(
-            images, np.ndarray
-        ):  # PyTorch takes no negative strides, nor read-only arrays
+        if isinstance(images, np.ndarray):
+            # PyTorch takes neither negative strides nor read-only arrays.
             images = np.require(images, requirements=("C", "W"))
         pixels = torch.as_tensor(images)
         if pixels.ndim == 3:
@@ -148,7 +131,6 @@ class ImageTable:
     def save(self, path: str | Path) -> None:
         """Write a packed file, atomically. Unlike the commands this replaces an existing file."""
         metadata = {
-            "format": PACKED_FORMAT,
             "classes": self.classes,
             "source": self.source,
             "fingerprint": self.checksum or self.pixel_fingerprint(),
@@ -180,10 +162,7 @@ class ImageTable:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of pixels, labels and names: a stopped run must continue on the same data.
-
-        Some images of a packed file are hashed by its checksum and their numbers, which is faster.
-        """
+        """A hash of pixels, labels and names; of some images of a file, of their numbers in it."""
         if isinstance(self.images, LazyImages) and self.images.origin[0] and not self.checksum:
             checksum, numbers = self.images.origin
             return self._fingerprint([f"rows of {checksum}".encode(), numbers])

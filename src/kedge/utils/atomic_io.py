@@ -39,10 +39,7 @@ READ_BYTES = 1 << 20  # at a time
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, flush it to disk, then rename it to `path`.
-
-    Collective: all ranks must call it, and rank 0 writes.
-    """
+    """Let `write` fill a temporary file, flush it and rename it. Collective: rank 0 writes."""
     distributed.barrier()  # another rank may still check whether the file exists
     if distributed.rank() == 0:
         write_on_this_rank(path, write)
@@ -79,8 +76,7 @@ def write_on_this_rank(path: Path, write: Callable[[Path], object]) -> None:
 
 def sibling(path: Path, name: str) -> Path:
     """A file in the same folder. Raises KedgeError if `path` cannot be a file, like '.' and '/'."""
-    if not path.name:
-        raise KedgeError(f"{path}: this is a folder; give the name of a file to write in it.")
+    require(bool(path.name), f"{path}: this is a folder; give the name of a file to write in it.")
     return path.with_name(name)
 
 
@@ -99,13 +95,10 @@ def _is_running(process_id: str) -> bool:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents, each flushed to disk."""
-    if folder.is_dir():
-        return
-    if folder.exists():
-        raise OSError(f"{folder} is no folder")
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    fsync_folder(folder.parent)
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)  # raises OSError if it is a file
+        fsync_folder(folder.parent)
 
 
 def move_into_place(part: Path, path: Path) -> None:
@@ -128,8 +121,7 @@ def fsync_folder(folder: Path) -> None:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write tensors and metadata with a version and a checksum. Collective."""
     plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
-    zeros = "0" * CHECKSUM_DIGITS
-    text = to_json({"sha256": zeros, "version": VERSION, **metadata})
+    text = to_json({"sha256": "0" * CHECKSUM_DIGITS, "version": VERSION, **metadata})
 
     def write(part: Path) -> None:
         # Not `save_file`: it writes a temporary file of its own, which a kill would leave behind.
@@ -152,13 +144,11 @@ def to_json(metadata: dict[str, Any]) -> str:
 def load_tensors(
     path: Path, what: str, advice: str = ""
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Metadata and tensors, which are memory-mapped. `what` and `advice` appear in error messages.
-
-    A file without a version is of version 1, or packed images: its checksum is not compared here.
-    """
+    """Metadata and memory-mapped tensors. `what` and `advice` appear in error messages."""
     with reading(path, what, advice), _open(path) as file, safe_open(path, "pt") as tensor_file:
         metadata = parse_json((tensor_file.metadata() or {}).get("kedge", "null"))
         require(isinstance(metadata, dict), f"{path}: not a {what} that kedge wrote.")
+        # A file without a version is of version 1, or packed images, and has no checksum.
         if "version" in metadata or next(iter(metadata), None) == "sha256":
             _check_version(path, what, advice, file, metadata)
         if len(names := tensor_file.keys()) > MOST_TENSORS:
@@ -211,9 +201,7 @@ def _read_header(file: BinaryIO | BytesIO) -> bytes:
     """The JSON header of a safetensors file, without the 8 bytes of its length."""
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
-    if length > 1 << 40:  # an image or a text
-        raise OSError("it does not begin as such a file does")
-    if not 2 <= length <= LONGEST_HEADER:
+    if not 2 <= length <= LONGEST_HEADER:  # an image or a text, say
         raise OSError(f"its header has {length} bytes, not 2 to {LONGEST_HEADER}")
     return file.read(length)
 
@@ -256,11 +244,7 @@ def exclusive(
 def file_lock(
     folder: Path, name: str, timeout: float = 0.0, file: Path | None = None
 ) -> Iterator[None]:
-    """Hold the lock `folder/name` in the body.
-
-    If another process holds it for longer than `timeout` seconds (forever if negative), raise
-    KedgeError about `file`, or the folder. The system releases the lock of a process that dies.
-    """
+    """Hold a lock, after at most `timeout` seconds (forever if negative); errors name `file`."""
     lock_file = folder / name
     try:
         make_folder(folder)

@@ -107,10 +107,7 @@ def _convert(hint: Any, value: Any) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text that may be hostile: no NaN, no repeated keys, limited nesting.
-
-    Raises ValueError or RecursionError for anything else.
-    """
+    """The value of a JSON text without NaN, repeated keys and deep nesting, or ValueError."""
     value = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_unique_keys)
     check_depth(value)
     if re.search(r"\\u[dD][89a-fA-F]", text):  # a lone surrogate parses, but cannot be printed

@@ -38,9 +38,13 @@ def init() -> None:
     require(enough, f"--nproc-per-node is {local_size}: {each}, so start at most {gpus}.")
     n_nodes, rest = divmod(_launched_world_size(), local_size)
     require(rest == 0, "--nproc-per-node must be the same on every machine.")
-    accelerator, plugins = "cuda" if gpus else "cpu", [TorchElasticEnvironment()]
-    shape = {"devices": local_size, "num_nodes": n_nodes}
-    Fabric(accelerator=accelerator, strategy="ddp", plugins=plugins, **shape).launch()
+    Fabric(
+        accelerator="cuda" if gpus else "cpu",
+        strategy="ddp",
+        devices=local_size,
+        num_nodes=n_nodes,
+        plugins=[TorchElasticEnvironment()],
+    ).launch()
 
 
 def world_size() -> int:
@@ -87,11 +91,7 @@ def _sum_order(indices: range) -> list[int]:
 
 
 def _pairwise_sum(compute: Callable[[int], Tensor], indices: range) -> Tensor:
-    """The sum of every other index plus the sum of the rest, recursively.
-
-    Two ranks, each with every other index, thus add in the same order as one process and get the
-    same bits.
-    """
+    """The sum of every other index plus that of the rest: two ranks get the bits of one process."""
     if len(indices) % 2:
         return functools.reduce(torch.add, map(compute, indices))
     return _pairwise_sum(compute, indices[::2]) + _pairwise_sum(compute, indices[1::2])

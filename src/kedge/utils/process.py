@@ -12,10 +12,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def escape_unencodable() -> None:
-    """Let standard streams escape characters that their encoding lacks.
-
-    With PYTHONUNBUFFERED, Python drops output that a full disk refuses; a line buffer prevents it.
-    """
+    """Let standard streams escape characters that their encoding lacks."""
+    # With PYTHONUNBUFFERED, Python drops output that a full disk refuses; a line buffer does not.
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         raw, encoding = sys.stdout.fileno(), sys.stdout.encoding
         sys.stdout = os.fdopen(raw, "w", 1, encoding, closefd=False)
@@ -25,11 +23,7 @@ def escape_unencodable() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks for the next step.
-
-    By default large blocks go back to the system and return as empty pages: on 2 cores this took
-    half of a training step and two thirds of evaluation. See LOG.md.
-    """
+    """Let glibc keep freed blocks: returning them took half of a training step. See LOG.md."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 1 << 30)):

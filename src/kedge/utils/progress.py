@@ -1,8 +1,4 @@
-"""Progress bars and notes on standard error, shown only within `display`.
-
-The library reports; commands (or a caller) open a display. Without a terminal there are lines
-instead of bars.
-"""
+"""Progress bars on standard error, or lines if it is no terminal; shown only within `display`."""
 
 from __future__ import annotations
 
@@ -12,21 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
 Tick = Callable[[int], None]  # called with the number of items that were just done
-_display: ContextVar[Progress | None] = ContextVar("kedge_progress", default=None)
+_display: ContextVar[bars.Progress | None] = ContextVar("kedge_progress", default=None)
 _noted: ContextVar[set[str] | None] = ContextVar("kedge_noted", default=None)
 _prefix: ContextVar[str] = ContextVar("kedge_prefix", default="")  # of every line
 
@@ -39,11 +28,17 @@ def display() -> Iterator[None]:
     if _display.get() is not None or rank() != 0:
         yield
         return
-    text, bar, done = TextColumn("{task.description}"), BarColumn(28), MofNCompleteColumn()
-    columns = (text, bar, done, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(28),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("left"),
+        bars.TimeRemainingColumn(),
+    )
     console = Console(stderr=True)
     disable = not console.is_terminal  # without a terminal, bars would leave empty lines
-    with Progress(*columns, console=console, transient=True, disable=disable) as progress:
+    with bars.Progress(*columns, console=console, transient=True, disable=disable) as progress:
         token, noted = _display.set(progress), _noted.set(set())
         try:
             yield

@@ -1,7 +1,4 @@
-"""A name with options in one text: 'IDA lambda=5 anchors=all', 'ecm training=inner'.
-
-Methods and heads are written this way in commands, recipes, records and figures.
-"""
+"""Methods and heads with options, written as one text: 'IDA lambda=5 anchors=all'."""
 
 from __future__ import annotations
 

@@ -26,10 +26,9 @@ def display_name(name: str) -> str:
 
 def skipped_remark(names: Sequence[str], noun: str, reason: str) -> tuple[str, ...]:
     """A remark such as "2 images skipped (no class), the first is a.png"; empty without names."""
-    if not names:
-        return ()
     plural = f"{noun}{'es' if noun.endswith('s') else 's'}"
-    return (f"{pluralize(len(names), noun, plural)} skipped ({reason}){first_example(names)}",)
+    skipped = f"{pluralize(len(names), noun, plural)} skipped ({reason})"
+    return (f"{skipped}{first_example(names)}",) if names else ()
 
 
 def first_example(names: Sequence[str]) -> str:
