@@ -108,14 +108,6 @@ def test_the_plane_depends_on_the_base_alone_and_not_on_its_order() -> None:
     assert stored == [move.stored for move in once[1][:4]], "the same in every round"
 
 
-def test_a_figure_has_so_many_classes_and_no_more() -> None:
-    base = torch.randn(15, 6, generator=torch.Generator().manual_seed(0))
-    moved = base + torch.arange(15.0)[:, None]
-    found, moves = anchor_drift([f"c{i}" for i in range(15)], base, moved, base)
-    assert [move.name for move in moves] == [f"c{i}" for i in range(12)]
-    assert found["anchor_drift"] == pytest.approx(7 * 6**0.5, rel=1e-3), "all of them count"
-
-
 def test_a_single_feature_spans_a_line() -> None:
     first, today = (model_of(width=1, seed=seed) for seed in range(2))
     assert first.config.n_features == 1

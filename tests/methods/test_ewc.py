@@ -94,7 +94,7 @@ def error(found: Memory, true: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("head", ["prototype", "ecm"])
 def test_the_estimate_converges_to_the_fisher_information(head: str) -> None:
     """Without bias: the mean of several estimates is within their own standard error."""
-    model, ewc = some_model(head, POOL), ElasticWeightConsolidation(episodes=30)
+    model, ewc = some_model(head, POOL), ElasticWeightConsolidation(episodes=20)
     runs = [ewc.remember(model, POOL, {}, seed) for seed in range(12)]
     mean = {key: torch.stack([run[key] for run in runs]).mean(0) for key in runs[0]}
     fisher, empirical = exact(head)

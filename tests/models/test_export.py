@@ -124,16 +124,9 @@ def test_onnx_gives_what_pytorch_gives(
         said = metadata_of(outs[name])
         classes = json.loads(said.pop("classes", "null"))
         assert classes == (None if isinstance(expected, Model) else list(expected.classes))
-        entry = model.lineage[0]
-        assert json.loads(said.pop("lineage")) == [
-            {
-                "round": 0,
-                "method": "base",
-                "classes": len(entry.classes),
-                "images": entry.images,
-                "val_accuracy": entry.val_accuracy,
-            }
-        ]
+        (entry,) = json.loads(said.pop("lineage"))
+        assert entry.pop("val_accuracy") == model.lineage[0].val_accuracy
+        assert entry == {"round": 0, "method": "base", "classes": 6, "images": 42}
         assert said == {
             "image_size": str(model.config.image_size),
             "channels": str(model.config.n_channels),

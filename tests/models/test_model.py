@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from kedge import api
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.open import open_images
-from kedge.data.pack import pack_images
-from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.models.model import Model
 from kedge.models.model_file import current_spec
-from kedge.utils.atomic_io import load_tensors, save_tensors
+from kedge.utils.atomic_io import load_tensors
 
 SHORT = {"n_way": 2, "n_shot": 1, "n_query": 2, "epochs": 1, "episodes": 2, "val_episodes": 4}
 
@@ -301,30 +299,6 @@ def test_images_are_preprocessed_as_in_training(
         table = open_images(folder, spec=spec)
         ours, theirs = each.classifier(folder), each.classifier(table)
         assert torch.equal(ours.representatives, theirs.representatives)
-
-
-def test_packed_images_must_be_as_in_training(on_white: tuple[Model, Path], tmp_path: Path) -> None:
-    """Pixels in a packed file are not inverted any more."""
-    trained, folder = on_white
-    pack_images(read_index(folder), ImageSpec(28, 1), tmp_path / "plain")
-    with pytest.raises(KedgeError, match="plain"):
-        trained.open(tmp_path / "plain")
-    pack_images(read_index(folder), trained.image_spec, tmp_path / "inverted")
-    assert torch.equal(trained.open(tmp_path / "inverted").images, trained.open(folder).images)
-
-
-def test_file_without_resize_and_inverted_has_the_defaults(
-    on_white: tuple[Model, Path], tmp_path: Path
-) -> None:
-    path = tmp_path / "old.kedge"
-    on_white[0].save(path)
-    about, tensors = load_tensors(path, "model")
-    tensors = {key: value.clone() for key, value in tensors.items()}
-    del about["config"]["fit"], about["config"]["inverted"]
-    save_tensors(path, tensors, about)
-    old = Model.load(path)
-    assert old.image_spec == ImageSpec(28, 1, "crop", False)
-    assert bits(old) == bits(on_white[0])
 
 
 # ── what a classifier takes ──────────────────────────────────────────────────────────────────

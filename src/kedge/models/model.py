@@ -24,9 +24,10 @@ from kedge.models.classifier import Classifier
 from kedge.models.embedding import Embedding, ModelConfig
 from kedge.models.heads import Head, build_head
 from kedge.models.model_file import LineageEntry
+from kedge.utils import progress
 from kedge.utils.atomic_io import save_tensors, tensors_digest
 from kedge.utils.config_io import to_dict
-from kedge.utils.progress import Tick, no_tick, note, task
+from kedge.utils.progress import Tick, no_tick, task
 from kedge.utils.text import normalize_name
 
 EMBED_BATCH = 500  # images at a time when nothing trains
@@ -175,7 +176,8 @@ class Model:
             table = self._open_support(support)
             features = self.embed(table.images).split(table.counts.tolist())
             examples = dict(zip(table.classes, features, strict=True))
-        require(bool(names or examples), "There are no classes to choose from: give examples.")
+        chosen = bool(names or examples)
+        require(chosen, "The model knows no class, or none is chosen: give examples of some.")
         with torch.no_grad():
             if names:
                 return self._classifier_with_known(names, examples)
@@ -192,14 +194,14 @@ class Model:
         if means is None:
             require(
                 not examples,
-                "This model's file is of an early version without class means: give examples of "
-                "all classes and leave out the known ones, or the other way round.",
+                "Known classes cannot be compared with examples, since this model's file is of an "
+                "early version without class means: leave them out, or give examples of them.",
             )
             return Classifier(self, tuple(known), self.anchors_of(known))
         mean_of = dict(zip(known, means, strict=True))
         features = {name: mean_of[name][None] for name in known if name not in examples}
         if n_both := len(known) - len(features):
-            note(f"{n_both} known classes have examples too: these are added to their means")
+            progress.note(f"{n_both} known classes have examples, which are added to their means")
         for name, of_class in examples.items():
             features[name] = pool_with_mean(of_class, mean_of.get(name))
         # Not `fit`, which is for episodes: there may be thousands of known classes.
