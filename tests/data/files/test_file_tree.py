@@ -296,7 +296,7 @@ def test_wrong_checksum_of_one_image(tmp_path: Path) -> None:
     index = FolderReader().read(open_tree(path))
     raws = list(index.images.fetch([0, 1, 2]))
     assert raws == [GOOD["wrap/ant/1.png"], b"", GOOD["wrap/bat/1.png"]]
-    with pytest.raises(KedgeError, match=r"wrap/ant/2\.png in it is damaged"):
+    with pytest.raises(KedgeError, match=r"wrap/ant/2\.png"):
         open_tree(path).read_bytes("wrap/ant/2.png")
 
 

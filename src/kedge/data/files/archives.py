@@ -18,10 +18,10 @@ import zipfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kedge.data.decode import RawImage
-from kedge.data.files.file_tree import LARGEST_FILE, FileTree, file_stamp, is_hidden
+from kedge.data.files.file_tree import LARGEST_FILE, FileTree, damage_as_error, is_hidden, stamp_of
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -31,23 +31,16 @@ BLOCK = 512  # bytes, the unit of a .tar
 DRIVE = re.compile("[A-Za-z]:/")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
-Member = TypeVar("Member")
-
 
 class Archive(FileTree):
     """The members of an archive; `names` are in the order of the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        try:
+        with damage_as_error(path):
             info = os.stat(path)
-            self._bytes, self._stamp = info.st_size, file_stamp(info)
+            self._bytes, self._stamp = info.st_size, stamp_of(info)
             self._open()
-        except KedgeError:
-            raise
-        except Exception as error:  # damaged files make these libraries raise anything
-            why = f"truncated, damaged or not an archive ({_reason(error)})"
-            raise KedgeError(f"{path}: {why}; download it again.") from None
 
     @abstractmethod
     def _open(self) -> None:
@@ -58,13 +51,8 @@ class Archive(FileTree):
         """The bytes of a member; may raise any exception if the file is damaged."""
 
     def read_bytes(self, name: str) -> bytes:
-        try:
+        with damage_as_error(f"{self.path}: {display_name(name)} in it"):
             return self._content(name)
-        except KedgeError:
-            raise
-        except Exception as error:  # as above
-            member = f"{self.path}: {display_name(name)} in it"
-            raise KedgeError(f"{member} is damaged ({_reason(error)}).") from None
 
     def image(self, name: str) -> RawImage:
         try:
@@ -78,9 +66,9 @@ class Archive(FileTree):
     def stamp(self, name: str) -> str:
         return self._stamp
 
-    def _safe_members(self, members: Iterable[tuple[str, Member]]) -> dict[str, Member]:
+    def _safe_members(self, members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """The members that are not hidden and stay below the archive's root, by normalized name."""
-        kept: dict[str, Member] = {}
+        kept: dict[str, Any] = {}
         outside, repeated = [], []
         for name, member in members:
             try:
@@ -148,11 +136,10 @@ class _BoundedFile(io.FileIO):
 
 
 class Tar(Archive):
-    """A .tar, compressed or not.
+    """A .tar, compressed or not."""
 
-    Python's tarfile takes a kilobyte per member, and hostile headers keep it busy for hours or make
-    it read whatever size they claim.
-    """
+    # Python's tarfile takes a kilobyte per member, and hostile headers keep it busy for hours or
+    # make it read whatever size they claim.
 
     def _open(self) -> None:
         self._file = _open_decompressed(self.path)
@@ -261,8 +248,3 @@ def _records(text: bytes) -> dict[str, str]:
         records[_text(key)] = value.removesuffix(b"\n").decode(errors="surrogateescape")
         text = text[length:]
     return records
-
-
-def _reason(error: Exception) -> str:
-    """The error's message on one line; never empty."""
-    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -6,7 +6,8 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kedge.data.decode import RawImage, looks_like_unsupported_image
@@ -20,16 +21,12 @@ MAX_VISITS = 64  # to one folder by different links: more are a maze and no spli
 
 
 class FileTree(ABC):
-    """All files below a path, without hidden ones.
-
-    `names` are relative paths with '/', in the order in which they are read fastest; `remarks` tell
-    the user what was skipped.
-    """
+    """All files below a path, without hidden ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.names: tuple[str, ...] = ()
-        self.remarks: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()  # relative, with '/', in the order that is read fastest
+        self.remarks: tuple[str, ...] = ()  # what was skipped
 
     @abstractmethod
     def image(self, name: str) -> RawImage:
@@ -81,7 +78,13 @@ class FolderTree(FileTree):
         queue: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])
         while queue:
             folder, parents = queue.popleft()
-            inode, entries = self._scan(folder)
+            path = os.path.join(self._root, folder)
+            try:
+                info = os.stat(path)
+                with os.scandir(path) as scan:
+                    inode, entries = (info.st_dev, info.st_ino), list(scan)
+            except OSError as error:
+                raise _unreadable(display_name(path), error) from None
             visits[inode] += 1
             if inode in parents or visits[inode] > MAX_VISITS:
                 circular.append(folder.rstrip("/"))
@@ -115,16 +118,6 @@ class FolderTree(FileTree):
         )
         return tuple(sorted(names))
 
-    def _scan(self, folder: str) -> tuple[tuple[int, int], list[os.DirEntry[str]]]:
-        """Device and inode of a folder, and its entries."""
-        path = os.path.join(self._root, folder)
-        try:
-            info = os.stat(path)
-            with os.scandir(path) as entries:
-                return (info.st_dev, info.st_ino), list(entries)
-        except OSError as error:
-            raise _unreadable(display_name(path), error) from None
-
     def image(self, name: str) -> RawImage:
         return self.path / name
 
@@ -144,7 +137,7 @@ class FolderTree(FileTree):
 
     def stamp(self, name: str) -> str:
         try:
-            return file_stamp(os.stat(os.path.join(self._root, name)))
+            return stamp_of(os.stat(os.path.join(self._root, name)))
         except OSError as error:
             raise _unreadable(self.path / name, error) from None
 
@@ -153,7 +146,7 @@ def _unreadable(path: str | Path, error: OSError) -> KedgeError:
     return KedgeError(f"{path}: cannot be read ({error.strerror}).")
 
 
-def file_stamp(info: os.stat_result) -> str:
+def stamp_of(info: os.stat_result) -> str:
     """Also changes if a file is replaced by one of the same size and modification time."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
 
@@ -171,3 +164,19 @@ def reject_failed_download(path: Path) -> None:
         raise KedgeError(f"{path}: a Git LFS pointer, not the data; run 'git lfs pull'.")
     if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|error)", start, re.IGNORECASE):
         raise KedgeError(f"{path}: a web page, not the data; download it again.")
+
+
+@contextmanager
+def damage_as_error(where: object) -> Iterator[None]:
+    """Turn whatever a library raises on a damaged file into a `KedgeError`."""
+    try:
+        yield
+    except KedgeError:
+        raise
+    except Exception as error:
+        raise damaged(where, " ".join(str(error).split()) or type(error).__name__) from None
+
+
+def damaged(where: object, reason: str) -> KedgeError:
+    what = f"truncated, damaged or of another type ({reason[:120].rstrip('.')})"
+    return KedgeError(f"{where}: {what}; download it again.")

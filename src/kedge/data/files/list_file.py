@@ -48,10 +48,6 @@ class ListRow(NamedTuple):
     part: str
 
 
-def is_list(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
-
-
 def read_rows(text: str, path: Path) -> Iterator[ListRow]:
     """All rows; a `KedgeError` if the file is damaged or lacks an image or class column."""
     is_json = path.name.lower().endswith(JSON_SUFFIXES)
@@ -139,13 +135,10 @@ def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object
 
 
 class ImageLocator:
-    """Looks up listed images in a file tree.
-
-    If a list is given alone, its folder may hold anything: only the folders that the list refers to
-    are read then.
-    """
+    """Looks up listed images in a file tree."""
 
     def __init__(self, tree: FileTree) -> None:
+        # Its folder may hold anything then: only folders that the list refers to are read.
         self.list_given_alone = len(tree.names) == 1 and tree.path.is_dir()
         self.by_rank = False  # whether an image was found by its rank in an ImageNet folder
         self._root = str(tree.path)

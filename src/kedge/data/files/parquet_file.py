@@ -9,8 +9,7 @@ import importlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from kedge.data.files.archives import LARGEST_GROWTH
-from kedge.data.files.file_tree import reject_failed_download
+from kedge.data.files.file_tree import damage_as_error, damaged, reject_failed_download
 from kedge.errors import KedgeError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
@@ -71,7 +70,7 @@ class Shard:
                 numbers[at : at + len(codes)] = np.array([*known, -1], dtype=np.int64)[codes]
                 at += len(codes)
         if at != self.n_rows:
-            raise _damaged(self.path, f"{self.n_rows} rows have {at} labels")
+            raise damaged(self.path, f"{self.n_rows} rows have {at} labels")
         return numbers
 
     def _class(self, label: int | str | bytes | None) -> int | str | None:
@@ -129,7 +128,7 @@ def open_parquet(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
         end = file.read(8)
     length = int.from_bytes(end[:4], "little")  # of the metadata
     if start != b"PAR1" or end[4:] != b"PAR1" or not 0 < length <= size - 12:
-        raise _damaged(path, "encrypted, or no Parquet file")
+        raise damaged(path, "encrypted, or no Parquet file")
     try:
         parquet = importlib.import_module("pyarrow.parquet")  # slow, so only when needed
     except ImportError:
@@ -143,22 +142,6 @@ def open_parquet(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
             page_checksum_verification=True,
             arrow_extensions_enabled=False,
         )
-
-
-@contextmanager
-def damage_as_error(path: Path) -> Iterator[None]:
-    """Turn whatever pyarrow raises on a damaged file into a `KedgeError`."""
-    try:
-        yield
-    except KedgeError:
-        raise
-    except Exception as error:
-        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from None
-
-
-def _damaged(path: Path, reason: str) -> KedgeError:
-    reason = reason[:120].rstrip(".")
-    return KedgeError(f"{path}: truncated or damaged ({reason}); download it again.")
 
 
 def open_shard(path: Path, part: str) -> Shard:

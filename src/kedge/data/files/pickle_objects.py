@@ -46,8 +46,7 @@ class Pending:
     value: Any = None
 
 
-@dataclass(slots=True, eq=False)
-class LongText:
+class LongText(NamedTuple):
     """Long text, which usually stands for the bytes of an array and is left in the file."""
 
     utf8: memoryview

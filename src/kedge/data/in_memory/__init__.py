@@ -48,7 +48,17 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
             data set with `__len__` and `__getitem__` → (image, label), such as torchvision's.
         arrays_inverted: see `InMemoryImages`.
     """
-    form, sources, given_labels, given, remarks, digest = _contents(images)
+    is_sized = hasattr(images, "__len__") and not objects.is_array(images)
+    if isinstance(images, Mapping):
+        contents = _read_mapping(images)
+    elif isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
+        contents = _read_pair(*images)
+    elif is_sized and hasattr(images, "__getitem__"):
+        contents = _read_dataset(images)
+    else:
+        kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
+        raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
+    form, sources, given_labels, given, remarks, digest = contents
     distinct = list(dict.fromkeys(given_labels))
     names = names_of_numbers([given[x] if given and isinstance(x, int) else x for x in distinct])
     classes = tuple(sorted(names))
@@ -63,18 +73,6 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
     source = ConcatImages([replace(s, arrays_inverted=arrays_inverted) for s in sources])
     path, stamp = objects.IN_MEMORY, sha.hexdigest()
     return ImageIndex(path, form, classes, labels, source, stamp, remarks=tuple(remarks))
-
-
-def _contents(images: Any) -> Contents:
-    if isinstance(images, Mapping):
-        return _read_mapping(images)
-    if isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
-        return _read_pair(*images)
-    is_sized = hasattr(images, "__len__") and not objects.is_array(images)
-    if is_sized and hasattr(images, "__getitem__"):
-        return _read_dataset(images)
-    kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
-    raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
 
 
 def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:

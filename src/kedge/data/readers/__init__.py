@@ -1,10 +1,9 @@
-"""Readers, one module per data set format, and `read_index`, which picks the right one.
+"""Readers of data set formats, and `read_index`, which picks the right one.
 
-To add a format, write a subclass of `Reader` (readers/base.py) in a new module, which returns
-`build_index(tree, self.form, <class of each image>, FileImages(tree, <file names>), ...)`, and add
-it to `READERS`; `omniglot.py` is a short example. Then add a writer of a small example to `FORMS`
-in tests/data/conftest.py: all tests of the contract run on it. A new column of CSV or JSON Lines
-lists needs no new reader: files/list_file.py parses the column and `image_list.py` uses it.
+To add a format, write a subclass of `Reader` (readers/base.py) in a new module and add it to
+`READERS`; `omniglot.py` is a short example. Then add a writer of a small example to `FORMS` in
+tests/data/conftest.py: all tests of the contract run on it. A new column of CSV or JSON Lines lists
+needs no new reader: files/list_file.py parses the column and `image_list.py` uses it.
 """
 
 from __future__ import annotations

@@ -21,22 +21,14 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, tree: FileTree) -> ImageIndex:
-        """The class of every image, without decoding any; usually the result of `build_index`.
-
-        Raises a `KedgeError` that names the file and what is wrong with it.
-        """
+        """The class of every image, without decoding any; a `KedgeError` if a file is wrong."""
 
 
 def index_files(
     tree: FileTree, form: str, labels: Mapping[str, tuple[str, str]], **options: Any
 ) -> ImageIndex:
     """The index of image files, from the class and the part (or "") of each; see `build_index`."""
+    classes = [class_name for class_name, _ in labels.values()]
     parts = [part for _, part in labels.values()]
-    return build_index(
-        tree,
-        form,
-        [class_name for class_name, _ in labels.values()],
-        FileImages(tree, list(labels)),
-        parts=parts if any(parts) else (),
-        **options,
-    )
+    images, parts = FileImages(tree, list(labels)), parts if any(parts) else []
+    return build_index(tree, form, classes, images, parts=parts, **options)

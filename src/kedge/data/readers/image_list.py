@@ -65,7 +65,7 @@ class ImageListReader(Reader):
 
 def _find_lists(tree: FileTree) -> tuple[list[str], tuple[str, ...]]:
     """The lists of images to read, and remarks on others."""
-    candidates = [name for name in tree.names if list_file.is_list(name)]
+    candidates = [name for name in tree.names if name.lower().endswith(list_file.SUFFIXES)]
     if len(candidates) == 1:
         folder = candidates[0].rpartition("/")[0]
         if _image_folders(tree) <= {folder, f"{folder}/images".lstrip("/")}:

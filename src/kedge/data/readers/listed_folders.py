@@ -108,24 +108,21 @@ class TinyImageNetReader(Reader):
                 labels[name] = wnid, part
             else:
                 no_class[part].append(name)
+        remarks: list[str] = []
+        for part, names in no_class.items():
+            remarks += skipped_remark(names, "image", f"{part}: no class")
         missing = sorted(wnid_of_val.keys() - val_files)
+        remarks += skipped_remark(missing, "image", "in val_annotations.txt, but missing")
         classes = {wnid for wnid, _ in labels.values()}
         empty = sorted(_table(tree, f"{root}wnids.txt").keys() - classes)
+        remarks += skipped_remark(empty, "class", "in wnids.txt, but without images")
         return index_files(
             tree,
             self.form,
             labels,
             files=[*labels, *(root + name for name in TINY_LISTS if root + name in tree.names)],
             ignored=[name for names in no_class.values() for name in names],
-            remarks=[
-                *(
-                    r
-                    for p in no_class
-                    for r in skipped_remark(no_class[p], "image", f"{p}: no class")
-                ),
-                *skipped_remark(missing, "image", "in val_annotations.txt, but missing"),
-                *skipped_remark(empty, "class", "in wnids.txt, but without images"),
-            ],
+            remarks=remarks,
         )
 
 

@@ -71,10 +71,8 @@ class ParquetReader(Reader):
                 shards[k], labels[k] = replace(shards[k], rows=rows), of_shard[rows]
         if n_skipped := n_rows - sum(map(len, labels)):
             remarks.append(f"{pluralize(n_skipped, 'image')} skipped (no label, or an invalid one)")
-        names = names_of_numbers(list(label_numbers))
-        classes = tuple(sorted(names))
-        order = {name: i for i, name in enumerate(classes)}
-        class_of_number = np.array([order[name] for name in names], dtype=np.int64)
+        names = np.array(names_of_numbers(list(label_numbers)), dtype=object)
+        classes, class_of_number = np.unique(names, return_inverse=True)
         with_parts = [shard for shard in shards if shard.part and len(shard.rows)]
         used = {shard.part for shard in with_parts}
         parts = [part for part in dict.fromkeys(PART_NAMES.values()) if part in used]
@@ -82,7 +80,7 @@ class ParquetReader(Reader):
         return ImageIndex(
             tree.path,
             form,
-            classes,
+            tuple(classes),
             class_of_number[np.concatenate(labels)],
             ParquetImages(shards),
             tree_stamp(tree, files),

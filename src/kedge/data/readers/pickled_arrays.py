@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 
 from kedge.data.files import pickle_fields
 from kedge.data.files.file_tree import FileTree
@@ -62,14 +62,12 @@ class MiniCacheReader(Reader):
                 raise KedgeError(f"{path}: another file holds the part '{part}'; keep one of them.")
             record = pickle_fields.load_dict(path, "image_data", "class_dict")
             arrays.append(pickle_fields.check_pixels(record["image_data"], path, "image_data"))
-            images_of = _images_by_class(record["class_dict"], path, part)
-            of_part = _class_of_each(images_of, path, len(arrays[-1]))
+            of_part, empty = _class_of_each(record["class_dict"], path, part, len(arrays[-1]))
             names += of_part
             parts += [part] * len(of_part)
             without = [f"image {i}" for i, name in enumerate(of_part) if name == NO_CLASS]
             remarks += skipped_remark(without, "image", f"no class in {path.name}")
-            empty = sorted(name for name, images in images_of.items() if not len(images))
-            remarks += skipped_remark(empty, "class", f"no image in {path.name}")
+            remarks += skipped_remark(sorted(empty), "class", f"no image in {path.name}")
         return build_index(
             tree,
             self.form,
@@ -81,33 +79,26 @@ class MiniCacheReader(Reader):
         ).select_classes(set(names) - {NO_CLASS})
 
 
-def _images_by_class(value: Any, path: Path, part: str) -> dict[str, Int64[np.ndarray, " n"]]:
-    if not isinstance(value, dict) or not value:
+def _class_of_each(images_of: Any, path: Path, part: str, n: int) -> tuple[list[str], list[str]]:
+    """The class name of each of n images, and the classes without images."""
+    if not isinstance(images_of, dict) or not images_of:
         raise KedgeError(f"{path}: expected 'class_dict' to be a dict of classes and their images.")
-    images_of: dict[str, Int64[np.ndarray, " n"]] = {}
-    for key, images in value.items():
+    names, empty = np.full(n, NO_CLASS, dtype=object), []
+    for key, positions in images_of.items():
         name = pickle_fields.class_name(key)
         if pickle_fields.is_int64(key) and key >= 0:
             name = f"{part} class {key:04}"  # each file counts from 0: a number is ambiguous
         if not name:
             raise KedgeError(f"{path}: 'class_dict' has an invalid class name, {key!a:.80}.")
         what = f"the images of {name!r} in 'class_dict'"
-        positions = pickle_fields.non_negative_ints(images, path, what)
-        images_of[name] = np.append(images_of.get(name, positions[:0]), positions)
-    return images_of
-
-
-def _class_of_each(images_of: dict[str, Int64[np.ndarray, " n"]], path: Path, n: int) -> list[str]:
-    """The class name of each of n images."""
-    names, labels = [*images_of], np.full(n, -1, np.int64)
-    for k, images in enumerate(images_of.values()):
-        if images.max(initial=-1) >= n or (labels[images] >= 0).any():
-            what = f"'class_dict' gives {names[k]!r} images that do not exist or have a class"
-            raise KedgeError(f"{path}: {what}; there are {n} images.")
-        labels[images] = k
-    if n and labels.max() < 0:
+        images = pickle_fields.non_negative_ints(positions, path, what)
+        if images.max(initial=-1) >= n or {*names[images]} - {NO_CLASS, name}:
+            raise KedgeError(f"{path}: {what} are not among the {n} images, or have two classes.")
+        names[images] = name
+        empty += [] if len(images) else [name]
+    if n and not any(names):
         raise KedgeError(f"{path}: 'class_dict' names none of the {n} images.")
-    return [names[k] if k >= 0 else NO_CLASS for k in labels.tolist()]
+    return names.tolist(), empty
 
 
 class LabelledArraysReader(Reader):
