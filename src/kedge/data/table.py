@@ -24,7 +24,7 @@ EAGER_BYTES = 1 << 28  # files with fewer bytes of pixels are loaded into memory
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """Images of one size with class names, sorted by label. The fields are checked."""
+    """Images of one size with class names, sorted by label. Wrong fields raise KedgeError."""
 
     images: UInt8[Tensor, "n c h w"] | LazyImages
     labels: Int64[Tensor, " n"]
@@ -95,7 +95,7 @@ class ImageTable:
         return self.images.index_select(0, rows)  # about 8 times as fast as [rows] for uint8
 
     def subset(self, rows: Int64[Tensor, " rows"]) -> ImageTable:
-        """These images (rows ascending) and their classes; no others of a file can be read."""
+        """A table of these images (rows ascending) and their classes, which can read no others."""
         kept, labels = self.labels[rows].unique(return_inverse=True)
         images = self.images
         images = images.subset(rows) if isinstance(images, LazyImages) else self.take(rows)
@@ -162,7 +162,7 @@ class ImageTable:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of pixels, labels and names; of some images of a file, of their numbers in it."""
+        """A hash of pixels, labels and names; of part of a file: its checksum and their numbers."""
         if isinstance(self.images, LazyImages) and self.images.origin[0] and not self.checksum:
             checksum, numbers = self.images.origin
             return self._fingerprint([f"rows of {checksum}".encode(), numbers])
