@@ -129,17 +129,15 @@ def _parse(args: list[str]) -> Any:
     else:
         group = f"{name} " if any(known.startswith(f"{name} ") for known in COMMANDS) else ""
         del args[: bool(group)]
-        lines = {
-            known.removeprefix(group): (kind, (kind.__doc__ or "").split("\n")[0])
-            for known, kind in COMMANDS.items()
-            if known.startswith(group)
-        }
-        kind = Union[  # noqa: UP007
-            tuple(
-                Annotated[kind, subcommand(known, description=line)]
-                for known, (kind, line) in lines.items()
-            )
-        ]
+        members = {known: each for known, each in COMMANDS.items() if known.startswith(group)}
+        kinds = tuple(
+            Annotated[
+                each,
+                subcommand(known.removeprefix(group), description=str(each.__doc__).split("\n")[0]),
+            ]
+            for known, each in members.items()
+        )
+        kind = Union[kinds]  # noqa: UP007
         prog = f"kedge {group}".rstrip()
         about = "Few-shot image classifiers that keep getting better."
         if not group:

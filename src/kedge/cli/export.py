@@ -27,7 +27,7 @@ class Export:
     model: Positional[ModelFile]
     out: Annotated[Path, arg(metavar="FILE.onnx")]
     """File to write; an existing one is never overwritten."""
-    support: Annotated[Support, arg(help_behavior_hint="(default: the backbone alone)")] = None
+    support: Annotated[Support, arg(help_behavior_hint="(default: none)")] = None
     include_known: FlagCreatePairsOff[bool] = False
     """Classify all classes that the model has learned, without examples of them."""
 

@@ -54,7 +54,8 @@ class Update:
 
         model_output.check_save_memory(self.save_memory)
         model = Model.load(self.model)
-        save_for, options = self.save_memory or self.method, asdict(self.training)
+        save_for = self.save_memory or self.method
+        options = asdict(self.training) | {"method": self.method, "val": self.val}
         with progress.display(), model_output.lock_output(self.out) as checkpoint:
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
@@ -64,11 +65,9 @@ class Update:
             saving = parse_method(save_for).alignment
             if before and not memory and saving is not None:  # else `api.update` checks it
                 saving.check_memory(before, model)
-            inputs = {"val": self.val, "checkpoint": checkpoint, "memory": memory}
-            updated = api.update(model, self.data, method=self.method, **inputs, **options)
-            model_output.save_memory(
-                updated, self.data, save_for, before, options["seed"], self.out
-            )
+            updated = api.update(model, self.data, checkpoint=checkpoint, memory=memory, **options)
+            seed = self.training.seed
+            model_output.save_memory(updated, self.data, save_for, before, seed, self.out)
             if owner and not before:
                 progress.note(
                     f"{model_output.memory_path(self.model)}: the memory of {owner} is not carried "

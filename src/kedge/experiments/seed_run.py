@@ -75,8 +75,6 @@ class SeedRun:
                 "protocol give now; choose another folder with --out."
             )
 
-    # ── what is left to do ──
-
     def n_rounds_to_train(self, methods: list[Method]) -> int:
         trained = [method for method in (BASE, *methods) if method.trains_on != "nothing"]
         return sum(map(self._n_open_rounds, trained))
@@ -96,8 +94,6 @@ class SeedRun:
 
     def _rounds_of(self, method: Method) -> range:
         return range(1) if method is BASE else self.rounds
-
-    # ── results ──
 
     def runs(self, methods: list[Method], tick: Tick) -> list[Run]:
         """All runs; the base round is listed once for each method."""
@@ -124,8 +120,6 @@ class SeedRun:
                     found.append(PairedDifference(self.seed, round, pool, a, b, difference))
         return found
 
-    # ── one round of one method ──
-
     def _folder_of(self, method: Method, round: int) -> Path:
         name = re.sub(r"[^\w.=+-]+", "_", method.label)
         return self.folder / name if round == 0 else self.folder / name / f"round-{round}"
@@ -148,10 +142,9 @@ class SeedRun:
         text = json.dumps(asdict(run), indent=1) + "\n"
         write_text_atomically(done, text)
         checkpoint.unlink(missing_ok=True)
-        best = max((epoch.val_accuracy for epoch in run.history), default=None)
-        summary = "no training"
-        if best is not None:
-            summary = f"{run.seconds:.0f} s, validation {best:.1f}%"
+        best = max((epoch.val_accuracy for epoch in run.history), default=0.0)
+        took = f"{run.seconds:.0f} s, validation {best:.1f}%"
+        summary = took if run.history else "no training"
         progress.note(f"seed {self.seed}, round {round}, {method.label}: {summary}")
         return run
 
@@ -177,8 +170,7 @@ class SeedRun:
         else:
             start = self._model(method, round - 1)
         memory = self._memory(method, round - 1) if round else {}
-        checkpoint = folder / "training.safetensors"
-        config = self._config(round)
+        checkpoint, config = folder / "training.safetensors", self._config(round)
         result = train_round(start, round_data, method, config, checkpoint, tick, memory)
         result.model.save(folder / "model.kedge")
         began = time.perf_counter()
@@ -207,8 +199,7 @@ class SeedRun:
         save_tensors(self._memory_path(method, round), kept, {"method": method.label})
 
     def _memory_path(self, method: Method, round: int) -> Path:
-        folder = self._folder_of(method, 1).parent / f"round-{round}"
-        return folder / "memory.safetensors"
+        return self._folder_of(method, 1).with_name(f"round-{round}") / "memory.safetensors"
 
     def _test(
         self, method: Method, round: int, result: RoundResult, peak: float, folder: Path
@@ -218,14 +209,15 @@ class SeedRun:
         save_tensors(folder / "episodes.safetensors", accuracies, {"seed": self.seed})
         measures, moves = self._drift(method, round, result.model)
         shared = {"processes": distributed.world_size(), "jobs": self.n_jobs}
+        pools = (
+            PoolInfo(spec.name, pool_label(spec.pool.name), len(spec.pool.classes), spec.shape)
+            for spec in specs
+        )
         return Run(
             seed=self.seed,
             method=method.label,
             round=round,
-            pools=tuple(
-                PoolInfo(spec.name, pool_label(spec.pool.name), len(spec.pool.classes), spec.shape)
-                for spec in specs
-            ),
+            pools=tuple(pools),
             scores={name: Score.of(values) for name, values in accuracies.items()},
             history=result.history,
             seconds=result.seconds,

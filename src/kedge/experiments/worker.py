@@ -8,28 +8,36 @@ from pathlib import Path
 from threading import Thread
 
 from kedge.errors import KedgeError
-from kedge.experiments.jobs import DONE, Job
-from kedge.experiments.runner import run_job
+from kedge.experiments.experiment import Experiment
+from kedge.experiments.jobs import DONE
+from kedge.experiments.seed_run import BASE, SeedRun
+from kedge.methods.registry import parse_method
+from kedge.training.step import load_compiler_in_background
 from kedge.utils import progress
+from kedge.utils.config_io import from_dict, parse_json
 from kedge.utils.process import escape_unencodable, keep_freed_memory
 
 
 def main() -> None:
-    """Do one job, and report progress and errors on standard output."""
+    """Do one job, whose parent holds the lock; progress and errors go to standard output."""
     Thread(target=_exit_with_parent, daemon=True).start()
     keep_freed_memory()
     escape_unencodable()
+    load_compiler_in_background()
     folder, seed, method, n_workers = sys.argv[1:]
     try:
         with progress.display():
-            run_job(Path(folder), Job(int(seed), method), int(n_workers), _report)
+            saved = parse_json(Path(folder, "experiment.json").read_text(encoding="utf-8"))
+            del saved["images"]
+            experiment, own = from_dict(Experiment, saved), Path(folder, f"seed-{seed}")
+            run = SeedRun(experiment, int(seed), own, int(n_workers))
+            run.runs_of(
+                BASE if method == BASE.label else parse_method(method),
+                lambda n: print(f"{DONE}{n}", flush=True),
+            )
     except KedgeError as error:
         print(f"kedge: {progress.printable(str(error), one_line=True)}", flush=True)
         sys.exit(1)
-
-
-def _report(n: int) -> None:
-    print(f"{DONE}{n}", flush=True)
 
 
 def _exit_with_parent() -> None:

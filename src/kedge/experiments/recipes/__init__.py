@@ -193,7 +193,7 @@ def _merged(settings: Settings, patch: Settings) -> Settings:
 
 def _flat(settings: Settings) -> Settings:
     """Each single setting by its dotted name: {"episode.n_way": 5}."""
-    flat = {}
+    flat: Settings = {}
     for key, value in settings.items():
         inner = _flat(value) if isinstance(value, dict) else {}
         flat |= {f"{key}.{name}": each for name, each in inner.items()} or {key: value}
