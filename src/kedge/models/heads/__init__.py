@@ -6,6 +6,10 @@ To add a head, for example one with cosine similarity:
    classify the queries). Keyword-only arguments of its constructor become options of `--head`.
 2. Add it to `HEADS` below. tests/models/heads/test_contract.py then runs over it as it is.
 
+Words: a *representative* is what features are scored against, one per class of an episode. A
+*class embedding* is a representative that a round learns, if the head has such. An *anchor* is the
+representative of a class that is kept when its round ends. A *class mean* is the mean feature.
+
 Shapes: e episodes (any leading dimensions), k ways, s shots, n images, d features,
 r numbers in the representative of a class.
 """
@@ -29,5 +33,10 @@ def build_head(config: HeadConfig, n_features: int) -> Head:
     if spec.name not in HEADS:
         raise KedgeError(f"There is no head '{spec.name}'; choose one of {', '.join(HEADS)}.")
     kind = HEADS[spec.name]
-    check_options(spec, keyword_defaults(kind), "Head")
-    return kind(n_features, config.temperature, **spec.options)
+    defaults = keyword_defaults(kind)
+    check_options(spec, defaults, "Head")
+    options = {  # 'scale=20' is an int, also where the option is a float
+        name: float(value) if isinstance(defaults[name], float) else value
+        for name, value in spec.options.items()
+    }
+    return kind(n_features, config.temperature, **options)

@@ -20,7 +20,7 @@ class Head(nn.Module, ABC):
 
     learns_class_embeddings: bool = False  # whether a round trains one vector for each class
     class_lr_scale: float = 1.0  # learning rate of these vectors, relative to the network's
-    anchors_are_means: bool = False  # of the features; if not, a model stores class means too
+    anchors_are_means: bool = False  # if they are not, a model also stores class means
 
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
@@ -86,6 +86,16 @@ def flatten_with_targets(
     """The features of all classes in one dimension, and the index of each one's class."""
     k, n, _ = episode.shape
     return episode.flatten(0, 1), torch.arange(k, device=episode.device).repeat_interleave(n)
+
+
+def masked_mean(
+    support: Float[Tensor, "*e k s d"], mask: Bool[Tensor, "*e k s"] | None
+) -> Float[Tensor, "*e k d"]:
+    """The mean of each class's examples; `mask` is False at padding."""
+    if mask is None:
+        return support.mean(-2)
+    counts = mask.sum(-1, keepdim=True).to(support.dtype)
+    return support.masked_fill(~mask[..., None], 0).sum(-2) / counts
 
 
 def mean_features(features: ClassFeatures) -> Float[Tensor, "k d"]:

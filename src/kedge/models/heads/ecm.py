@@ -38,19 +38,18 @@ class ECMHead(Head):
         *,
         training: str = "joint",  # class embeddings train with the network; "inner": as in a task
         inner_steps: int = 100,  # of gradient descent, to fit the points of a task
-        inner_lr: int | float = 0.1,
-        l2: int | float = 0.0,  # adds (l2/2)·Σ‖c−start‖² to the loss of the inner loop
-        lr_scale: int | float = 10.0,  # of class embeddings, times the network's; see LOG.md
+        inner_lr: float = 0.1,
+        l2: float = 0.0,  # adds (l2/2)·Σ‖c−start‖² to the loss of the inner loop
+        lr_scale: float = 10.0,  # of class embeddings, times the network's; see LOG.md
     ) -> None:
         super().__init__(n_features, temperature)
         require(training in ("joint", "inner"), "ECM: training must be joint or inner.")
         valid = isinstance(inner_steps, int) and 1 <= inner_steps <= 10_000
         require(valid, "ECM: inner_steps must be a number from 1 to 10000.")
         for name, value in (("inner_lr", inner_lr), ("l2", l2), ("lr_scale", lr_scale)):
-            valid = isinstance(value, int | float) and 0 <= value < 1e6
-            valid = valid and (value > 0 or name == "l2")
+            valid = 0 <= value < 1e6 and (value > 0 or name == "l2")
             require(valid, f"ECM: {name} must be a number above 0.")
-        self.class_lr_scale = float(lr_scale)
+        self.class_lr_scale = lr_scale
         # Not self.training, in which nn.Module keeps whether it is in train mode.
         self.learns_class_embeddings = training == "joint"
         self.inner_steps, self.inner_lr, self.l2 = inner_steps, inner_lr, l2

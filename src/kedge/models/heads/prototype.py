@@ -7,7 +7,7 @@ from typing import final
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kedge.models.heads.base import ClassFeatures, Head, mean_features, neg_sq_dist
+from kedge.models.heads.base import ClassFeatures, Head, masked_mean, mean_features, neg_sq_dist
 
 
 @final
@@ -19,10 +19,7 @@ class PrototypeHead(Head):
     def fit(
         self, support: Float[Tensor, "*e k s d"], mask: Bool[Tensor, "*e k s"] | None = None
     ) -> Float[Tensor, "*e k d"]:
-        if mask is None:
-            return support.mean(-2)
-        counts = mask.sum(-1, keepdim=True).to(support.dtype)
-        return support.masked_fill(~mask[..., None], 0).sum(-2) / counts
+        return masked_mean(support, mask)
 
     def logits(
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k d"]
