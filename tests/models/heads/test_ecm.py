@@ -117,7 +117,7 @@ def test_inner_training_differs_only_in_class_embeddings() -> None:
     support, episode = features(3, 2, D), features(3, 5, D)
     assert torch.equal(joint.fit(support), inner.fit(support))
     assert torch.equal(joint.loss(episode, 2, None), inner.loss(episode, 2, None))
-    assert make(lr_scale=3).class_lr_scale == 3
+    assert make(lr_scale=3.0).class_lr_scale == 3
 
 
 @pytest.mark.parametrize(
