@@ -18,19 +18,10 @@ def images(n: int, channels: int, size: int = SIZE) -> Tensor:
     return torch.randint(0, 256, (n, channels, size, size), generator=seeded, dtype=torch.uint8)
 
 
-def how(
-    n: int,
-    top: int = PAD,
-    left: int = PAD,
-    mirrored: bool = False,
-    colour: Sequence[float] = (1, 1, 1),
-) -> Augmentation:
-    return Augmentation(
-        torch.full((n,), top),
-        torch.full((n,), left),
-        torch.full((n,), mirrored),
-        torch.tensor(colour, dtype=torch.float32).expand(n, 3),
-    )
+def how(n: int, colour: Sequence[float] = (1, 1, 1)) -> Augmentation:
+    """No crop and no flip."""
+    pad, factors = torch.full((n,), PAD), torch.tensor(colour, dtype=torch.float32)
+    return Augmentation(pad, pad, torch.full((n,), False), factors.expand(n, 3))
 
 
 def clamp(value: float) -> float:
@@ -86,18 +77,14 @@ def test_batch_equals_the_loops(channels: int, size: int, pad: int) -> None:
         torch.testing.assert_close(got[i], torch.tensor(expected), rtol=0, atol=1e-5)
 
 
-def test_neutral_augmentation_is_the_image() -> None:
-    for channels in (1, 3):
-        batch = images(4, channels)
-        torch.testing.assert_close(augment(batch, how(4)), to_float(batch), rtol=0, atol=1e-6)
+def test_neutral_augmentation_is_the_image_and_grey_is_not_jittered() -> None:
+    colour, grey = images(3, 3), images(3, 1)
+    for batch in (colour, grey):
+        torch.testing.assert_close(augment(batch, how(3)), to_float(batch), rtol=0, atol=1e-6)
         torch.testing.assert_close(to_float(batch), batch.float() / 255)
-
-
-def test_greyscale_is_not_jittered() -> None:
-    batch = images(3, 1)
-    assert torch.equal(augment(batch, how(3, colour=(0.6, 1.4, 0.7))), augment(batch, how(3)))
-    colour = images(3, 3)
-    assert not torch.equal(augment(colour, how(3, colour=(0.6, 1.4, 0.7))), augment(colour, how(3)))
+    jittered = how(3, colour=(0.6, 1.4, 0.7))
+    assert torch.equal(augment(grey, jittered), augment(grey, how(3)))
+    assert not torch.equal(augment(colour, jittered), augment(colour, how(3)))
 
 
 def test_jitter_by_hand() -> None:

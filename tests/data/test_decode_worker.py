@@ -52,20 +52,23 @@ def png(seed: int) -> bytes:
     return file.getvalue()
 
 
-class Repeated(ImageSource):
-    """One image many times, some of them damaged."""
+class Made(ImageSource):
+    """These images; counts the bytes that were fetched."""
 
-    def __init__(self, image: bytes, n: int, damaged: Sequence[int] = ()) -> None:
-        self.image, self.n, self.damaged = image, n, damaged
+    def __init__(self, images: Sequence[RawImage]) -> None:
+        self.images, self.given = images, 0
 
     def __len__(self) -> int:
-        return self.n
+        return len(self.images)
 
     def name(self, i: int) -> str:
         return str(i)
 
     def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
-        return (b"?" if i in self.damaged else self.image for i in numbers)
+        for i in numbers:
+            image = self.images[i]
+            self.given += len(image) if isinstance(image, bytes) else 0
+            yield image
 
 
 def same(a: decode_worker.DecodeResults, b: decode_worker.DecodeResults) -> None:
@@ -117,7 +120,7 @@ def test_workers_end_with_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(subprocess, "Popen", record)
     monkeypatch.setattr(parallel_decode, "WORTH_PROCESSES", 0)
-    images = Repeated(png(0), 200)
+    images = Made([png(0)] * 200)
     work = decode_images(images, SPEC, range(200))
     next(work)
     work.close()
@@ -179,34 +182,14 @@ def test_number_of_workers_follows_our_cores(
     assert n_workers() == 8
 
 
-class Sized(ImageSource):
-    """Images of these sizes, or paths for None; counts the bytes that were fetched."""
-
-    def __init__(self, sizes: Sequence[int | None]) -> None:
-        self.sizes, self.given = sizes, 0
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def name(self, i: int) -> str:
-        return str(i)
-
-    def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
-        for i in numbers:
-            size = self.sizes[i]
-            self.given += size or 0
-            yield Path(str(i)) if size is None else bytes(size)
-
-
 def test_batches_of_large_images_are_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_decode, "BATCH_BYTES", 100)
-    sizes = [40] * 7 + [500, 500] + [None] * 150 + [1] * 3
-    made = list(batches(Sized(sizes), range(len(sizes))))
-    assert [i for batch in made for i in batch.numbers] == [*range(len(sizes))]
-    rest = len(sizes) - 2 * CHUNK
+    images = [bytes(40)] * 7 + [bytes(500)] * 2 + [Path("x")] * 150 + [bytes(1)] * 3
+    made = list(batches(Made(images), range(len(images))))
+    assert [i for batch in made for i in batch.numbers] == [*range(len(images))]
+    rest = len(images) - 2 * CHUNK
     assert [len(batch.numbers) for batch in made] == [3, 3, 2, 1, CHUNK - 9, CHUNK, rest]
     assert [batch.n_bytes for batch in made] == [120, 120, 540, 500, 0, 0, 3]
-    assert all(len(batch.images) == len(batch.numbers) for batch in made)
     arrays = ArrayImages([np.zeros((6, 8, 8), np.uint8)], ["x"])
     assert [batch.n_bytes for batch in batches(arrays, range(6))] == [128] * 3
 
@@ -214,7 +197,7 @@ def test_batches_of_large_images_are_shorter(monkeypatch: pytest.MonkeyPatch) ->
 def test_few_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_decode, "BATCH_BYTES", 100)
     monkeypatch.setattr(parallel_decode, "WAITING_BYTES", 300)
-    pictures = Sized([60] * 200)
+    pictures = Made([bytes(60)] * 200)
     done = 0
     for n_bytes in map_batches(lambda batch: batch.n_bytes, batches(pictures, range(200))):
         assert pictures.given - done <= 300 + 120
@@ -223,7 +206,7 @@ def test_few_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_images_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = Repeated(png(0), 90, damaged=(7, 63, 89))
+    images = Made([b"?" if i in (7, 63, 89) else png(0) for i in range(90)])
     expected = list(decode_images(images, SPEC, range(90)))
     monkeypatch.setattr(parallel_decode, "BATCH_BYTES", 2000)
     found = list(decode_images(images, SPEC, range(90)))

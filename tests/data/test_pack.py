@@ -85,7 +85,7 @@ def test_file_memory_and_reference_agree(photos: Path, out: Path, spec: ImageSpe
     assert metadata(out)["look"] == look | {"fit": spec.resize, "inverted": spec.inverted}
 
 
-@pytest.mark.parametrize("broken", [(0,), (5, 9, 22), range(PER_CLASS)])
+@pytest.mark.parametrize("broken", [(5, 9, 22), range(PER_CLASS)])
 def test_unreadable_images_are_left_out(photos: Path, out: Path, broken: list[int]) -> None:
     for k in (0, 3, N_CLASSES - 1):
         for i in broken:
@@ -147,9 +147,6 @@ def test_many_odd_names_fit_into_the_header(tmp_path: Path, out: Path) -> None:
     assert torch.equal(table.labels, torch.arange(300))
 
 
-# ── existing files, interruptions and other processes ────────────────────────────────────────
-
-
 def test_second_time_decodes_nothing(
     photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +190,9 @@ def test_stopped_packing_continues(
         return real(images, spec, numbers)
 
     monkeypatch.setattr(pack, "decode_images", stop_after_one)
+    with pytest.raises(KeyboardInterrupt):  # of other data, so it is not continued
+        packed(photos, out, ImageSpec(20, 3))
+    done.clear()
     with pytest.raises(KeyboardInterrupt):
         packed(photos, out)
     assert not out.exists()
@@ -201,20 +201,6 @@ def test_stopped_packing_continues(
     assert done == list(range(N_CLASSES * PER_CLASS)), "each image once"
     assert out.read_bytes() == (tmp_path / "expected").read_bytes()
     assert not (tmp_path / "out.packing").exists()
-
-
-def test_packing_of_other_data_does_not_continue(
-    photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*args: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(pack, "decode_images", stop)
-        with pytest.raises(KeyboardInterrupt):
-            packed(photos, out)
-    (photos / "class 0" / "00.png").unlink()
-    assert_decoded(packed(photos, out), photos)
 
 
 def test_too_little_space_is_reported_first(
@@ -248,28 +234,21 @@ def test_leftovers_are_removed_but_not_files_of_others(
     assert [path.name for path in (tmp_path / "out.packing").iterdir()] == [".DS_Store"]
 
 
-@pytest.mark.parametrize("same", [True, False])
 def test_file_of_a_faster_process_is_used(
-    photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+    photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = read_index(photos)
-    ours = index if same else index.select_classes({"class 1", "class 2"})
     real = atomic_io.file_lock
 
     @contextmanager
     def late(*args: Any) -> Iterator[None]:
         monkeypatch.setattr(atomic_io, "file_lock", real)
-        pack_images(index, SPEC, out)
+        packed(photos, out)
         with real(*args):
             yield
 
     monkeypatch.setattr(atomic_io, "file_lock", late)
-    if same:
-        assert_decoded(pack_images(ours, SPEC, out), photos)
-    else:
-        with pytest.raises(KedgeError, match="already exists"):
-            pack_images(ours, SPEC, out)
-    assert metadata(out)["key"] == PackJob(index, SPEC).key
+    assert_decoded(packed(photos, out), photos)
+    assert metadata(out)["key"] == PackJob(read_index(photos), SPEC).key
 
 
 ONE_BY_ONE = """

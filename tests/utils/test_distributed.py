@@ -15,16 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from kedge.utils.distributed import (
-    all_reduce,
-    barrier,
-    broadcast,
-    init,
-    is_first_to_fail,
-    rank,
-    sum_over_ranks,
-    world_size,
-)
+from kedge.utils import distributed
 
 Ready = Any  # of conftest.py, which cannot be imported
 
@@ -58,25 +49,17 @@ def two(ready: Ready, tmp_path: Path) -> Callable[[str], Any]:
 
 
 def test_single_process() -> None:
-    init()
-    barrier()
+    distributed.init()
+    distributed.barrier()
     tensor = torch.arange(3.0)
-    assert (rank(), world_size()) == (0, 1)
-    assert all_reduce(tensor) is tensor
-    assert broadcast(tensor) is tensor
-    assert is_first_to_fail()
-
-
-@pytest.mark.parametrize("n", [1, 6, 7, 8])
-def test_sum_has_every_index_once(n: int) -> None:
-    computed: list[int] = []
-
-    def compute(i: int) -> Tensor:
-        computed.append(i)
-        return torch.tensor(i)
-
-    assert sum_over_ranks(compute, range(5, 5 + n)).item() == sum(range(5, 5 + n))
-    assert sorted(computed) == list(range(5, 5 + n))
+    assert (distributed.rank(), distributed.world_size()) == (0, 1)
+    assert distributed.all_reduce(tensor) is tensor
+    assert distributed.broadcast(tensor) is tensor
+    assert distributed.is_first_to_fail()
+    for n in (1, 6, 7, 8):
+        indices = range(5, 5 + n)
+        assert distributed.sum_over_ranks(torch.tensor, indices).item() == sum(indices)
+        assert sorted(distributed.shard_in_sum_order(indices)) == list(indices)
 
 
 COLLECTIVES = """
@@ -122,8 +105,6 @@ def test_collectives_of_two_ranks(two: Callable[[str], Any]) -> None:
     ended = two(COLLECTIVES)
     assert ended.rc == 0, ended.err
 
-
-# ── training ─────────────────────────────────────────────────────────────────────────────────
 
 LEARN = """
 import sys, torch
@@ -255,8 +236,6 @@ def test_cases_differ_and_different_settings_are_refused(
     assert "different" in learned[1][1]
 
 
-# ── the commands ─────────────────────────────────────────────────────────────────────────────
-
 COMMAND = "import kedge.cli; sys.argv = {words!r}; kedge.cli.main()"
 
 
@@ -286,30 +265,20 @@ def test_folder_in_use_ends_both_ranks(two: Callable[[str], Any], tmp_path: Path
     assert ended.sentence.startswith(f"{tmp_path}: another kedge process")
 
 
-BENCH = [
-    *("bench", "--methods", "NU", "IDA", "--epochs", "2", "--episodes", "4"),
-    *(
-        "--tasks-per-step",
-        "2",
-        "--val-episodes",
-        "10",
-        "--eval-episodes",
-        "10",
-        "--width",
-        "4",
-        "--n-query",
-        "5",
-    ),
-]
+BENCH = (
+    "bench --methods NU IDA --epochs 2 --episodes 4 --tasks-per-step 2 --val-episodes 10 "
+    "--eval-episodes 10 --width 4 --n-query 5"
+)
 
 
 @pytest.mark.slow
 def test_torchrun_writes_the_files_of_one_process(ready: Ready, tmp_path: Path) -> None:
-    one = ready.kedge(*BENCH, "--out", tmp_path / "one")
+    words = BENCH.split()
+    one = ready.kedge(*words, "--out", tmp_path / "one")
     assert one.rc == 0, one.err
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     both = subprocess.run(
-        [*launch, "-m", "kedge", *BENCH, "--out", str(tmp_path / "two")],
+        [*launch, "-m", "kedge", *words, "--out", str(tmp_path / "two")],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
         capture_output=True,
         text=True,
