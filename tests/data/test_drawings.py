@@ -73,11 +73,7 @@ def test_damaged_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tool_reads_centres_and_packs_like_plain_decimal_arithmetic() -> None:
     # Ink in rows 0..2 and columns 0..3: 12 free rows above, 12 free columns to the left.
-    ink = [
-        ["1", "0", "0.033", "0.034"],
-        ["0", "0.1", "0.5", "0.02"],
-        ["0.966", "0.967", "0", "0.25"],
-    ]
+    ink = [row.split() for row in ("1 0 0.033 0.034", "0 0.1 0.5 0.02", "0.966 0.967 0 0.25")]
     texts, expected = ["0"] * 784, [[0] * 28 for _ in range(28)]
     for r, row in enumerate(ink):
         for c, text in enumerate(row):

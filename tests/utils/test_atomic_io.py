@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from kedge.errors import KedgeError
 from kedge.utils.atomic_io import (
     exclusive,
+    file_lock,
     load_tensors,
     save_tensors,
     tensors_digest,
@@ -62,55 +64,6 @@ def test_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert load_tensors(path, "file")[1]["few"].tolist() == [0, 1, 2]
     assert list(tmp_path.iterdir()) == [path]
-
-
-READ_ONLY = """
-import subprocess, sys
-from pathlib import Path
-import torch
-from kedge.errors import KedgeError
-from kedge.utils.atomic_io import exclusive, load_tensors, save_tensors
-
-folder = Path(sys.argv[1])
-file = folder / "numbers"
-
-def save(n):
-    try:
-        save_tensors(file, {"numbers": torch.arange(n)}, {})
-    except KedgeError as error:
-        print(error)
-    print(len(load_tensors(file, "file")[1]["numbers"]), [path.name for path in folder.iterdir()])
-
-save(3)
-save(500_000)
-subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-save(4)
-try:
-    with exclusive(folder / "run"):
-        pass
-except KedgeError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-def test_disk_that_is_full_and_then_read_only(tmp_path: Path) -> None:
-    """On a private file system of 200 kB."""
-    mount = 'mount -t tmpfs -o size=200k tmpfs "$0" && exec "$@"'
-    unshare = ["unshare", "-rm", "sh", "-c"]
-    try:
-        subprocess.run([*unshare, mount, tmp_path, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no file system can be mounted here")
-    command = [*unshare, mount, tmp_path, sys.executable, "-c", READ_ONLY, tmp_path]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    first, full, second, read_only, third, lock = ended.stdout.splitlines()
-    assert first == second == third == "3 ['numbers']"
-    for sentence, reason in ((full, "No space left"), (read_only, "Read-only file system")):
-        assert sentence.startswith(f"{tmp_path / 'numbers'}: ")
-        assert reason in sentence
-    assert lock.startswith(f"{tmp_path / 'run'}: ")
 
 
 def test_contents_are_flushed_before_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,3 +212,12 @@ def test_lock_excludes_a_second_user_and_is_released(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(KedgeError, match="cannot write here"), exclusive(tmp_path / "file" / "run"):
         pass
+
+
+def test_second_user_waits_for_the_first(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with file_lock(tmp_path, "lock"):
+            waiting = pool.submit(file_lock(tmp_path, "lock", -1.0).__enter__)
+            time.sleep(0.2)
+            assert not waiting.done()
+        waiting.result(timeout=10)
