@@ -192,41 +192,18 @@ def hostile(canary: Path) -> dict[str, bytes]:
     array = b"cnumpy.core.multiarray\n_reconstruct\n("
     return {
         "os.system": call(b"os.system", text(touch)),
-        "posix.system": call(b"posix.system", text(touch)),
         "exec": call(b"builtins.exec", text(code)),
-        "eval of Python 2": call(b"__builtin__.eval", text(code)),
         "open": call(b"builtins.open", text(at), text(b"w")),
-        "io.open": call(b"io.open", text(at), text(b"w")),
-        "Popen": call(b"subprocess.Popen", b"](" + text(b"touch") + text(at) + b"e"),
         "inst": b"(" + text(touch) + b"ios\nsystem\n",
-        "obj": b"(cos\nsystem\n" + text(touch) + b"o",
-        "newobj": b"csubprocess\nPopen\n(](" + text(b"touch") + text(at) + b"et\x81",
-        "newobj_ex": b"csubprocess\nPopen\n(](" + text(b"touch") + text(at) + b"et}\x92",
         "stack global": newer(b"os", b"system", text(touch)),
-        "dotted": newer(b"os", b"path.os.system", text(touch)),
         "by numpy": newer(b"numpy", b"f2py.os.system", text(touch)),
-        "memmap": call(b"numpy.memmap", text(at), text(b"u1"), text(b"w+"), b"K\0", b"(K\x04t"),
         "runstring": call(b"numpy.testing._private.utils.runstring", text(code), b"}"),
-        "numpy.load": call(b"numpy.load", text(at)),
-        "torch": call(b"torch.storage._load_from_bytes", b"C" + bytes([len(inner)]) + inner)
-        if len(inner) < 256
-        else call(b"torch.storage._load_from_bytes", b"B" + struct.pack("<I", len(inner)) + inner),
         "pickle": call(b"_pickle.loads", b"B" + struct.pack("<I", len(inner)) + inner),
         "reconstruct": array + b"csubprocess\nPopen\n(K\0tU\1btR",
         "object array": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\0tU\1btR(K\1"
         b"(K\1tcnumpy\ndtype\n(U\2O8K\0K\1tR(K\3U\1|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb\x89]"
         + call(b"os.system", text(touch)) + b"atb",
         "state": b"cpathlib\nPath\n)R}" + text(b"x") + call(b"os.system", text(touch)) + b"sb",
-        "key": b"}" + call(b"os.system", text(touch)) + b"K\1s",
-        "default": call(b"collections.defaultdict", b"cos\nsystem\n"),
-        "getattr": call(b"builtins.getattr", b"cos\n__dict__\n", text(b"system")),
-        "reconstructor": call(
-            b"copyreg._reconstructor", b"cos\n_Environ\n", b"c__builtin__\nobject\n", b"N"
-        ),
-        "persistent": text(touch) + b"Q",
-        "extension": b"\x82\1",
-        "codec": call(b"_codecs.encode", text(b"x" * 300), text(b"zip_codec")),
-        "run_path": call(b"runpy.run_path", text(at)),
     }  # fmt: skip
 
 
@@ -252,65 +229,21 @@ def hostiles(cases: Cases, seed_of: dict[str, Seed]) -> None:
         cases.add(f"{name} hostile beside the data", "refused", seed.with_(both))
 
 
-def wrong_types(cases: Cases, seed_of: dict[str, Seed]) -> None:
-    """Other objects than the format has; tests/data/test_array_readers.py has wrong fields."""
-    array = np.zeros((4, 16, 16, 3), np.uint8)
-    values: list[Any] = [None, [], {}, 42, "text", b"bytes", (), [None] * 5, {1: 2}, [[[]]], array]
-    for name in PICKLES:
-        seed = seed_of[name]
-        fine = "either" if name == "cifar-100 meta" else "refused"
-        for value in cases.rng.sample(values, 4):
-            what = type(value).__name__
-            cases.add(f"{name} holds {what}", fine, seed.with_(pickle.dumps(value)))
-    bad_meta = {"fine_label_names": ["a", "a", 3]}
-    content = seed_of["cifar-100 meta"].with_(pickle.dumps(bad_meta))
-    cases.add("cifar-100 meta wrong within", "noticed", content)
-
-
 def tables(cases: Cases, seed_of: dict[str, Seed]) -> None:
     """Parquet files that are whole but hold other things."""
     image = pa.array([{"bytes": png(i), "path": "x"} for i in range(4)])
     plain = pa.array([png(i) for i in range(4)])
     wrong: dict[str, tuple[str, dict[str, Any]]] = {
-        "fractions": ("refused", {"image": image, "label": pa.array([0.5, 1, 2, 3])}),
         "lists": ("refused", {"image": image, "label": pa.array([[1], [2], [3], [4]])}),
-        "no labels": ("refused", {"image": image}),
-        "no images": ("refused", {"label": pa.array([1, 2, 3])}),
-        "texts": ("refused", {"image": pa.array(["a", "b"]), "label": pa.array([1, 2])}),
         "nulls": ("refused", {"image": image, "label": pa.array([None] * 4, pa.int64())}),
-        "negative": ("refused", {"image": image, "label": pa.array([-1] * 4)}),
-        "no rows": ("refused", {"image": image[:0], "label": pa.array([], pa.int64())}),
         "no pictures": ("refused", {"image": pa.array([b"x"] * 4), "label": pa.array([0] * 4)}),
-        "null pictures": (
-            "refused",
-            {"image": pa.array([None] * 4, pa.binary()), "label": pa.array([0] * 4)},
-        ),
-        "one bad": (
-            "noticed",
-            {"image": pa.array([*plain.to_pylist()[:3], b"x"]), "label": pa.array([0, 1, 0, 1])},
-        ),
+        "one bad": ("noticed", {"image": pa.array([png(), png(1), b"x"]), "label": [0, 1, 0]}),
         "large labels": ("either", {"image": plain, "label": pa.array([(1 << 63) - 1, 0, 1, 2])}),
-        "odd names": (
-            "either",
-            {"image": plain, "label": pa.array(["a\nb", "\x1b[31m", "a" * 100_000, ""])},
-        ),
-        "bytes that are no text": (
-            "refused",
-            {"image": plain, "label": pa.array([b"\xff\xfe"] * 4)},
-        ),
-        "two columns of images": (
-            "refused",
-            {"left": plain, "right": plain, "label": pa.array([0] * 4)},
-        ),
+        "odd names": ("either", {"image": plain, "label": ["a\nb", "\x1b[31m", "a" * 100_000, ""]}),
     }
     for name, (must, columns) in wrong.items():
         cases.add(f"parquet {name}", must, {"x.parquet": parquet(columns)}, "x.parquet")
-    for text in (
-        b"[" * 100_000,
-        b"{",
-        b'{"info": {"features": {"label": {"names": [1]}}}}',
-        b"\xff",
-    ):
+    for text in (b"[" * 100_000, b"{", b"\xff"):
         content = parquet({"image": plain, "label": pa.array([0, 1, 2, 3])}, {"huggingface": text})
         cases.add("parquet metadata", "either", {"x.parquet": content}, "x.parquet")
     good = seed_of["parquet"].content
@@ -364,26 +297,6 @@ def archives(cases: Cases) -> None:
     cases.add("tar.gz bomb", "refused", {"x.tar.gz": gzip.compress(zeros, 1) * 8}, "x.tar.gz")
     long = tarred({"a" * 90_000 + ".png": image})
     cases.add("tar long name", "refused", {"x.tar": long}, "x.tar")
-    lying = bytearray(zipped({"a/b.png": zeros[: 1 << 20], "c/b.png": image}))
-    place = lying.index(b"PK\1\2")
-    lying[place + 24 : place + 28] = (100).to_bytes(4, "little")
-    cases.add("zip that lies", "noticed", {"x.zip": bytes(lying)}, "x.zip")
-    secret = bytearray(zipped({"a/b.png": image}))
-    secret[secret.index(b"PK\1\2") + 8] |= 1
-    cases.add("zip encrypted", "refused", {"x.zip": bytes(secret)}, "x.zip")
-    method = bytearray(zipped({"a/b.png": image}))
-    method[method.index(b"PK\1\2") + 10] = 98
-    cases.add("zip by another method", "refused", {"x.zip": bytes(method)}, "x.zip")
-    for field_, value in (("size", 1 << 60), ("size", (1 << 62) + 511), ("size", 10**6)):
-        content = tarred({"a/b.png": image, "c/d.png": image}, **{field_: value})
-        cases.add(f"tar {field_} {value}", "refused", {"x.tar": content}, "x.tar")
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
-        content = tarred({"a/b.png": b""}, type=kind, linkname="/etc/passwd")
-        cases.add(f"tar of kind {kind!r}", "refused", {"x.tar": content}, "x.tar")
-    for size in (-1, 1 << 66):
-        pax = {"size": str(size)}
-        content = tarred({"a/b.png": image}, pax_headers=pax)
-        cases.add(f"tar pax {size}", "refused", {"x.tar": content}, "x.tar")
     odd = zipped({"a/b.png": image, "e\x1b[31m\nvil/c.png": b"no image", "e\nvil/d.png": b""})
     cases.add("zip odd names", "noticed", {"x.zip": odd}, "x.zip")
 
@@ -391,25 +304,17 @@ def archives(cases: Cases) -> None:
 def lists(cases: Cases) -> None:
     images = {"a.png": png(0), "b.png": png(1)}
     good = "path,class\na.png,cat\nb.png,dog\n"
-    csvs: dict[str, tuple[str, bytes]] = {
+    csvs: dict[str, tuple[str, bytes]] = {  # test_image_list_readers.py has simpler ones
         "NUL": ("either", b"path,class\na.png,c\0at\nb.png,dog\0\n"),
         "NUL in a path": ("noticed", b"path,class\na.png\0,cat\nb.png,dog\n"),
-        "UTF-16": ("refused", good.encode("utf-16")),
-        "latin1": ("refused", "path,class\na.png,café\n".encode("latin1")),
-        "header alone": ("refused", b"path,class\n"),
-        "other columns": ("refused", b"x,y\n1,2\n"),
         "no header": ("refused", b"a.png,cat\nb.png,dog\n"),
         "a long line": ("refused", b"path,class\n" + b"x" * 1_000_000 + b",cat\n"),
         "a long header": ("refused", b"path," * 200_000 + b"class\n"),
         "a long class": ("either", b"path,class\na.png," + b"y" * 130_000 + b"\n"),
         "open quote": ("either", b'path,class\na.png,cat\n"b.png,dog\n' * 2),
         "leads up": ("refused", b"path,class\n../../canary.png,cat\n"),
-        "leads to the root": ("refused", b"path,class\n/etc/passwd,cat\n"),
-        "leads to a drive": ("refused", b"path,class\nC:\\canary.png,cat\n"),
         "is not there": ("refused", b"path,class\nx.png,cat\n" * 20_000),
         "holds itself": ("refused", b"path,class\nlist.csv,cat\n"),
-        "short lines": ("noticed", b"path,class\na.png,cat\nb.png\n\n,\n"),
-        "twice": ("noticed", b"path,class\na.png,cat\na.png,dog\nb.png,dog\n"),
         "surrogate": ("refused", b"path,class\na.png,\xed\xa0\x80\n"),
         "escape": ("either", b"path,class\na.png,\x1b[2J\nb.png,dog\n"),
         "carriage returns": ("either", good.replace("\n", "\r").encode()),
@@ -418,19 +323,11 @@ def lists(cases: Cases) -> None:
         cases.add(f"csv {name}", must, {**images, "list.csv": content}, "list.csv")
         cases.add(f"csv {name}, folder", must, {**images, "list.csv": content})
     jsons: dict[str, tuple[str, bytes]] = {
-        "deep": ("refused", b"[" * 100_000),
         "deep within": ("refused", b'{"path": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001),
-        "numbers": ("refused", b"1\n2\n3\n"),
-        "null": ("refused", b'{"path": null, "class": null}\n'),
-        "a list": ("refused", b'[{"path": "a.png", "class": "cat"}]'),
         "many digits": ("refused", b'{"path": "a.png", "class": ' + b"9" * 10_000 + b"}"),
         "infinity": ("refused", b'{"path": "a.png", "class": 1e999}'),
-        "surrogate": ("refused", b'{"path": "a.png", "class": "\\ud800"}'),
         "surrogate path": ("refused", b'{"path": "\\ud800.png", "class": "cat"}'),
-        "NUL path": ("refused", b'{"path": "a\\u0000.png", "class": "cat"}'),
         "objects": ("refused", b'{"path": {"a": 1}, "class": ["cat"]}'),
-        "half": ("refused", b'{"path": "a.png", "class": "cat"}\n{"path": "b.pn'),
-        "leads up": ("refused", b'{"path": "../a.png", "class": "cat"}'),
         "long": ("refused", b'{"path": "' + b"x" * 1_000_000 + b'", "class": "cat"}'),
         "odd class": ("either", b'{"path": "a.png", "class": "a\\n\\u001b[2J"}'),
     }
@@ -785,7 +682,6 @@ def outcome(
     spoilt(cases, seed_of)
     swapped(cases, seed_of)
     hostiles(cases, seed_of)
-    wrong_types(cases, seed_of)
     tables(cases, seed_of)
     archives(cases)
     lists(cases)
@@ -910,7 +806,7 @@ def test_packing_leaves_nothing_where_it_fails(outcome: Outcome) -> None:
     assert not problems, f"{len(problems)}\n" + "\n".join(problems)
 
 
-@pytest.mark.parametrize("kind", ["exec", "open", "stack global", "inst", "obj", "pickle"])
+@pytest.mark.parametrize("kind", ["exec", "open", "stack global", "inst", "pickle"])
 def test_python_itself_would_run_them(tmp_path: Path, kind: str) -> None:
     """So that the others are known to be what they are said to be."""
     canary = tmp_path / "canary"

@@ -22,7 +22,6 @@ from kedge.data.index import ImageIndex
 from kedge.data.inspect import Inspection, inspect_index
 from kedge.data.readers import READERS, read_index
 from kedge.data.table import ImageTable
-from kedge.utils.text import normalize_name
 
 TOLERANCE = 5  # levels by which JPEG changes the middle of a quarter
 
@@ -290,31 +289,6 @@ def test_remarks_on_images(two: Path) -> None:
         assert kedge.open_images(two).counts.tolist() == [24, 25]
 
 
-def test_mixed_modes(two: Path) -> None:
-    """Each a red square on paper, or what is left of it."""
-    red = Image.new("RGB", (20, 20), (200, 0, 0))
-    images = {
-        "cmyk.tif": Image.new("CMYK", (20, 20), (0, 255, 255, 55)),
-        "deep.png": Image.fromarray(np.full((20, 20), 0x4C00, np.uint16)),
-        "grey.png": Image.new("L", (20, 20), 0x4C),
-        "one.png": Image.new("1", (20, 20), 1),
-        "palette.png": red.quantize(4),
-        "through.png": Image.new("RGBA", (20, 20), (0, 0, 0, 0)),
-        "both.png": Image.new("LA", (20, 20), (10, 0)),
-    }
-    for name, image in images.items():
-        image.save(two / "cat" / name)
-    (remark,) = inspected(two).remarks
-    for mode in ("CMYK", "I;16", "L", "1", "P", "RGBA", "LA"):
-        assert f"1 {mode}" in remark
-    table = kedge.open_images(two)
-    names = sorted(file.name for file in (two / "cat").iterdir())
-    middle = {name: table.images[i, :, 10, 10].tolist() for i, name in enumerate(names)}
-    assert middle["cmyk.tif"] == middle["palette.png"] == [200, 0, 0]
-    assert middle["deep.png"] == middle["grey.png"] == [0x4C] * 3
-    assert middle["one.png"] == middle["through.png"] == middle["both.png"] == [255] * 3
-
-
 def test_background_is_no_class(two: Path) -> None:
     for i in range(20):
         save(two / "BACKGROUND_Google" / f"{i}.png", 100 + i)
@@ -322,30 +296,6 @@ def test_background_is_no_class(two: Path) -> None:
     assert "BACKGROUND_Google" in remark
     index = read_index(two).select_classes({"cat", "dog"})
     assert inspect_index(index).remarks == ()
-
-
-def test_names_of_any_characters(two: Path) -> None:
-    odd = ("a b", " lead", "trail ", "--flag", "[bold]x", "a,b;c", "'q\"", "%s {0}", "~", "日本")
-    odd += ("é", "e\u0301", "🐈", "CON", "a\\b", "tab\tx", "line\nfeed", "\x1b[31mred", "#1")
-    for k, name in enumerate(odd):
-        save(two / name / "1.png", 1000 + k)
-    names = {normalize_name(name) for name in odd}
-    assert inspected(two).n_classes == 2 + len(names)
-    assert kedge.open_images(two).classes == tuple(sorted((*names, "cat", "dog")))
-
-
-def test_links_are_followed(two: Path, tmp_path: Path) -> None:
-    elsewhere = save(tmp_path / "elsewhere" / "h.png", 400).parent
-    (two / "eel").symlink_to(elsewhere, target_is_directory=True)
-    (two / "dog" / "linked.png").symlink_to(elsewhere / "h.png")
-    (two / "dog" / "broken.png").symlink_to(tmp_path / "gone.png")
-    (two / "dog" / "around").symlink_to(two, target_is_directory=True)
-    index = read_index(two)
-    assert (index.classes, len(index)) == (("cat", "dog", "eel"), 52)
-    assert [remark.rpartition(" ")[2] for remark in index.remarks] == [
-        "dog/broken.png",
-        "dog/around",
-    ]
 
 
 def test_data_set_object(forms: dict[str, Any], tmp_path: Path) -> None:

@@ -290,8 +290,3 @@ def test_drawings_are_embedded_but_a_folder_of_that_name_comes_first(
     assert len(open_images("drawings").classes) == 345
     folder.rename(tmp_path / "drawings")
     assert open_images("drawings").classes == ("ant", "bat")
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(KedgeError, match="gone"):
-        open_images(tmp_path / "gone")

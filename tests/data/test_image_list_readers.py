@@ -116,15 +116,6 @@ RAVI = {
 }
 
 
-@WHERE
-def test_ravi(ravi: Path, ending: str) -> None:
-    index = read(somewhere(ravi, ending), ImageListReader())
-    assert index.parts == ("train", "val", "test")
-    assert index.classes == ("n01532829", "n01558993", "n01855672", "n01930112")
-    assert contents(index) == RAVI
-    assert index.remarks == ()
-
-
 def test_one_of_the_lists_given_alone(ravi: Path) -> None:
     index = read(ravi / "val.csv", ImageListReader())
     assert contents(index) == {("val", "n01855672", 60), ("val", "n01855672", 70)}
@@ -247,18 +238,6 @@ def test_a_first_line_without_a_class_is_left_out_as_any_other(
     found = read(tmp_path, ImageListReader())
     assert contents(found) == {("", "ant", 2)}
     assert any(remark.startswith("1 line skipped") for remark in found.remarks)
-
-
-def test_a_number_is_the_same_class_in_every_list(tmp_path: Path) -> None:
-    """Whatever other numbers stand beside it: else a class that comes back would be a new one."""
-    names = []
-    for other in (3, 10, 100):
-        folder = tmp_path / str(other)
-        for colour in (2, other):
-            draw(folder / f"{colour}.png", colour)
-        (folder / "list.csv").write_text(f"path,class\n2.png,2\n{other}.png,{other}\n")
-        names.append(read(folder, ImageListReader()).classes[0])
-    assert len(set(names)) == 1
 
 
 def test_remarks_on_lines(tmp_path: Path) -> None:
