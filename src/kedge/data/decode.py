@@ -18,7 +18,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 ResizeMode = Literal["crop", "stretch"]
-RawImage = Path | bytes | np.ndarray  # arrays: height, width[, 3], uint8, RGB
+# An image before decoding; arrays are height, width[, 3], uint8, RGB. A new kind (a crop, say) is
+# handled in `decode` and `read_header` here, and where images are hashed to find copies.
+RawImage = Path | bytes | np.ndarray
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _UNSUPPORTED = """
     heic heif hif avif jxl jxr mpo ico icns cur tga pcx svg svgz eps psd psb xcf exr hdr dds dcm

@@ -39,7 +39,7 @@ class ImageSource(ABC):
 
     @abstractmethod
     def name(self, i: int) -> str:
-        """The name of image i in messages: its file, or file and row."""
+        """A unique name of image i for messages: its file, or file and row."""
 
     @abstractmethod
     def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:

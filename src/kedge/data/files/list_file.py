@@ -1,7 +1,9 @@
 """Lists of images and their classes, CSV or JSON Lines, and where the listed images are.
 
-Columns may have any of the usual names, see `IMAGE_COLUMNS` and below. A new column gets a tuple of
-names here, a field in `ListRow`, and is filled in by `read_rows`.
+Columns may have any of the usual names, see `IMAGE_COLUMNS` and below. A new column of text gets a
+tuple of names here, a field in `ListRow`, and is filled in by `read_rows`. One that changes pixels,
+such as a crop box, also needs a new kind of `RawImage` (data/decode.py) from its `ImageSource`
+(data/index.py), and `readers/image_list.py` must no longer take two lines of one file for one image.
 """
 
 from __future__ import annotations
