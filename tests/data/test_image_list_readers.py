@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import json
 import os
 import shutil
-import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.conftest import put
 
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.files import open_tree
@@ -27,22 +24,25 @@ from kedge.data.readers.omniglot import OmniglotReader
 from kedge.errors import KedgeError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "omniglot"
+LISTS, CIFAR = ImageListReader(), CifarFoldersReader()
+TINY, OMNIGLOT = TinyImageNetReader(), OmniglotReader()
+Found = set[tuple[str, str, int]]
 
 
 def draw(path: Path, colour: int) -> Path:
     """An image of one colour, by which it is known again."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lossless = path.suffix.lower() == ".png"
-    Image.new("L" if lossless else "RGB", (8, 8), colour if lossless else (colour,) * 3).save(
-        path, format="PNG" if lossless else "JPEG", **({} if lossless else {"quality": 100})
-    )
+    if path.suffix == ".png":
+        Image.new("L", (8, 8), colour).save(path)
+    else:
+        Image.new("RGB", (8, 8), (colour,) * 3).save(path, "JPEG", quality=100)
     return path
 
 
-def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode(encoding))
-    return path
+def draw_all(root: Path, colours: dict[str, int]) -> Path:
+    for name, colour in colours.items():
+        draw(root / name, colour)
+    return root
 
 
 def read(path: Path, reader: Reader) -> ImageIndex:
@@ -51,236 +51,154 @@ def read(path: Path, reader: Reader) -> ImageIndex:
     return reader.read(tree)
 
 
-def contents(index: ImageIndex) -> set[tuple[str, str, int]]:
+def contents(index: ImageIndex) -> Found:
     """Part, class and colour of every image."""
-    raws = index.images.fetch(range(len(index)))
-    parts = [index.parts[k] for k in index.part] if index.parts else [""] * 10**4
+    raws = list(index.images.fetch(range(len(index))))
+    parts = [index.parts[k] for k in index.part] if index.parts else [""] * len(raws)
     return {
         (part, index.classes[label], int(decode(raw, ImageSpec(8, 1)).mean().round()))
-        for part, label, raw in zip(parts, index.labels, raws, strict=False)
+        for part, label, raw in zip(parts, index.labels, raws, strict=True)
     }
 
 
-def packed(folder: Path, ending: str) -> Path:
-    """The same in an archive, with the folder's own name in front of all names."""
-    target = folder.parent / f"{folder.name}{ending}"
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-    if ending == ".zip":
-        with zipfile.ZipFile(target, "w") as archive:
-            for file in files:
-                archive.write(file, file.relative_to(folder.parent))
-    else:
-        with tarfile.open(target, "w:gz") as tar:
-            for file in files:
-                tar.add(file, file.relative_to(folder.parent))
-    return target
-
-
-WHERE = pytest.mark.parametrize("ending", ["", ".zip"])
-
-
-def somewhere(folder: Path, ending: str) -> Path:
-    return packed(folder, ending) if ending else folder
+def starts(index: ImageIndex) -> list[str]:
+    """What the remarks count."""
+    return [remark.partition(" (")[0] for remark in index.remarks]
 
 
 # ── a CSV or JSON Lines file ─────────────────────────────────────────────────────────────────
 
-
-@pytest.fixture
-def ravi(tmp_path: Path) -> Path:
-    """miniImageNet as Ravi's repository has it."""
-    root = tmp_path / "mini"
-    colour = 10
-    for part, wnids in (
-        ("train", ("n01532829", "n01558993")),
-        ("val", ("n01855672",)),
-        ("test", ("n01930112",)),
-    ):
-        root.mkdir(exist_ok=True)
-        with open(root / f"{part}.csv", "w") as f:
-            rows = csv.writer(f, lineterminator="\n")
-            rows.writerow(["filename", "label"])
-            for wnid in wnids:
-                for i in (5, 6):
-                    colour += 10
-                    draw(root / "images" / f"{wnid}{i:08}.jpg", colour)
-                    rows.writerow([f"{wnid}{i:08}.jpg", wnid])
-    return root
-
-
-RAVI = {
-    *(("train", "n01532829", c) for c in (20, 30)),
-    *(("train", "n01558993", c) for c in (40, 50)),
-    *(("val", "n01855672", c) for c in (60, 70)),
-    *(("test", "n01930112", c) for c in (80, 90)),
+TWO = {"a.png": 10, "b.png": 20}
+CAT_DOG: Found = {("", "cat", 10), ("", "dog", 20)}
+# By what is special: the images and their colours, the list, what is found, and the remarks.
+FINE: dict[str, tuple[dict[str, int], dict[str, str], Found, list[str]]] = {
+    "columns of a CSV": (
+        {"x/a.png": 10, "x/b.png": 20},
+        {"any.csv": "id,LABEL,Filename\n0,cat,x/a.png\n1,dog,.\\x\\b.png\n"},
+        CAT_DOG,
+        [],
+    ),
+    "keys of JSON": (
+        TWO,
+        {"any.jsonl": '{"path":"a.png","category":"cat"}\n\n{"path":"b.png","category":"dog"}'},
+        CAT_DOG,
+        [],
+    ),
+    "semicolons, quotes, a mark of UTF-8": (
+        {"images/a;b.png": 10, "images/b.png": 20},
+        {"l.csv": '\ufeffImage-Name; Class \r\n"a;b.png";"odd;""x""\ny"\r\n\r\nb.png; dog '},
+        {("", 'odd;"x"\ny', 10), ("", "dog", 20)},
+        [],
+    ),
+    "tabs, and lines as of a Mac": (
+        TWO,
+        {"l.tsv": "file\tlabel\ra.png\tcat\rb.png\tdog"},
+        CAT_DOG,
+        [],
+    ),
+    "class folders": (
+        {"a/b/n01/n01_5.png": 10, "a/b/n02/n02_5.png": 20, "a/b/n03/unlisted.png": 30},
+        {"train.csv": "class_name,image_name\nn01,n01_5.png\nn02,n02_5.png\n"},
+        {("train", "n01", 10), ("train", "n02", 20)},
+        ["1 image skipped"],
+    ),
+    "a column of the split": (
+        {"train/0.png": 0, "Valid/1.png": 10, "test/2.png": 20},
+        {"all.csv": "file,label,split\n0.png,a,train\n1.png,b,Valid\n2.png,c,test\n"},
+        {("train", "a", 0), ("val", "b", 10), ("test", "c", 20)},
+        [],
+    ),
+    "an odd part, which is never guessed": (
+        {"a.png": 10, "b.png": 20, "c.png": 30, "d.png": 40},
+        {"l.csv": "file,label,set\na.png,cat,train\nb.png,dog,trian\nc.png,cow,\nd.png,elk,Val\n"},
+        {("train", "cat", 10), ("val", "elk", 40)},
+        ["2 images skipped"],
+    ),
+    "numbers, which get names that sort": (
+        TWO,
+        {"l.csv": "file,label\na.png,2\nb.png,10\n"},
+        {("", "class 0002", 10), ("", "class 0010", 20)},
+        [],
+    ),
+    "numbers of JSON": (
+        TWO,
+        {"l.jsonl": '{"file":"a.png","label":2}\n{"file":"b.png","label":100}'},
+        {("", "class 0002", 10), ("", "class 0100", 20)},
+        [],
+    ),
+    "a first line without a class": (
+        TWO,
+        {"l.jsonl": '{"path": "a.png"}\n{"path": "b.png", "class": "dog"}\n'},
+        {("", "dog", 20)},
+        ["1 line skipped", "1 image skipped"],
+    ),
+    "lines that are wrong": (
+        TWO,
+        {"l.csv": "file,label\na.png,cat\na.png,cat\n./a.png,x\nb.png,dog\nb.png\n,x\nno.png,x\n"},
+        CAT_DOG,
+        ["1 image skipped", "2 lines skipped", "1 image skipped", "1 image skipped"],
+    ),
+    "a part without classes, as competitions have it": (
+        TWO,
+        {"train.csv": "file,label\na.png,cat\n", "test.csv": "file\nb.png\n"},
+        {("train", "cat", 10)},
+        ["1 list skipped", "1 image skipped"],
+    ),
 }
 
 
-def test_one_of_the_lists_given_alone(ravi: Path) -> None:
-    index = read(ravi / "val.csv", ImageListReader())
-    assert contents(index) == {("val", "n01855672", 60), ("val", "n01855672", 70)}
-    stamp = index.stamp
-    draw(ravi / "images" / "n0185567200000005.jpg", 99)
-    os.utime(ravi / "images" / "n0185567200000005.jpg", ns=(1, 1))
-    assert read(ravi / "val.csv", ImageListReader()).stamp != stamp
+@pytest.mark.parametrize("case", FINE)
+def test_lists(tmp_path: Path, case: str) -> None:
+    images, lists, expected, remarks = FINE[case]
+    draw_all(tmp_path, images)
+    paths = [put(tmp_path / name, text) for name, text in lists.items()]
+    index = read(tmp_path, LISTS)
+    assert contents(index) == expected
+    assert starts(index) == remarks
+    if len(paths) == 1 and "a/b/" not in str(images):  # its folder is not listed then
+        assert contents(read(paths[0], LISTS)) == expected
 
 
-@pytest.mark.parametrize(
-    ("below", "alone"), [("", False), ("train", True), ("ILSVRC/Data/CLS-LOC/train", True)]
-)
-def test_ravi_by_rank_in_the_folders_of_imagenet(tmp_path: Path, below: str, alone: bool) -> None:
+def test_one_of_the_lists_given_alone(forms: dict[str, Any], tmp_path: Path) -> None:
+    data = forms["ravi"](tmp_path).data
+    index = read(data / "val.csv", LISTS)
+    assert (index.parts, len(index)) == (("val",), 3)
+    os.utime(index.images.name(0), ns=(1, 1))
+    assert read(data / "val.csv", LISTS).stamp != index.stamp
+
+
+@pytest.mark.parametrize("below", ["", "train", "ILSVRC/Data/CLS-LOC/train"])
+def test_ravi_by_rank_in_the_folders_of_imagenet(tmp_path: Path, below: str) -> None:
     """The files of a class by their numbers: 2, 5, 10, 100, 1000. As text 10 is before 2."""
     for wnid, base in (("n01532829", 0), ("n01558993", 100)):
         for colour, number in ((10, 2), (20, 5), (30, 10), (40, 100), (50, 1000)):
             draw(tmp_path / below / wnid / f"{wnid}_{number}.JPEG", base + colour)
-    write(
-        tmp_path / "train.csv",
-        "filename,label\n"
-        "n0153282900000001.jpg,n01532829\n"
-        "n0153282900000003.jpg,n01532829\n"
-        "n0155899300000005.jpg,n01558993\n"
-        "n0155899300000006.jpg,n01558993\n"
-        "n0155899300000000.jpg,n01558993\n",
-    )
-    index = read(tmp_path / "train.csv" if alone else tmp_path, ImageListReader())
-    assert contents(index) == {
-        ("train", "n01532829", 10),
-        ("train", "n01532829", 30),
-        ("train", "n01558993", 150),
-    }
+    ranks = {"n01532829": (1, 3), "n01558993": (5, 6, 0)}
+    rows = [f"{wnid}{i:08}.jpg,{wnid}" for wnid in ranks for i in ranks[wnid]]
+    file = put(tmp_path / "train.csv", "\n".join(("filename,label", *rows)))
+    index = read(file if below else tmp_path, LISTS)
+    of_ant, of_bee = ("train", "n01532829"), ("train", "n01558993")
+    assert contents(index) == {(*of_ant, 10), (*of_ant, 30), (*of_bee, 150)}
     assert "n01532829_10.JPEG" in {index.images.name(i).rpartition("/")[2] for i in range(3)}
     assert index.remarks[0].startswith("2 images skipped")
     assert "rank" in index.form
 
 
-@pytest.mark.parametrize(
-    ("header", "below"),
-    [("class_name,image_name", ""), ("Class Name,Image-Name", "train/"), ("class,file", "a/b/")],
-)
-def test_class_and_image_in_class_folders(tmp_path: Path, header: str, below: str) -> None:
-    draw(tmp_path / f"{below}n01/n01_5.png", 10)
-    draw(tmp_path / f"{below}n02/n02_5.png", 20)
-    draw(tmp_path / f"{below}n03/unlisted.png", 30)
-    write(tmp_path / "train.csv", f"{header}\nn01,n01_5.png\nn02,n02_5.png\n")
-    assert contents(read(tmp_path, ImageListReader())) == {
-        ("train", "n01", 10),
-        ("train", "n02", 20),
-    }
-
-
-@pytest.mark.parametrize(
-    ("image", "of_class", "kind"),
-    [("filename", "label", "csv"), ("path", "category", "jsonl"), ("image", "name", "ndjson")],
-)
-def test_names_of_columns(tmp_path: Path, image: str, of_class: str, kind: str) -> None:
-    draw(tmp_path / "x" / "a.png", 10)
-    draw(tmp_path / "x" / "b.png", 20)
-    rows = [("x/a.png", "cat"), (".\\x\\b.png", "dog")]
-    if kind == "csv":
-        text = f"id,{of_class.upper()},{image.title()}\n" + "".join(
-            f"{i},{c},{f}\n" for i, (f, c) in enumerate(rows)
-        )
-    else:
-        text = "".join(json.dumps({"id": 1, image: f, of_class: c}) + "\n" for f, c in rows)
-    for path in (write(tmp_path / f"anything.{kind}", text), tmp_path):
-        assert contents(read(path, ImageListReader())) == {("", "cat", 10), ("", "dog", 20)}
-
-
-@pytest.mark.parametrize(("separator", "end"), [(",", "\n"), (";", "\r\n"), ("\t", "\r")])
-def test_separators_quotes_and_ends_of_lines(tmp_path: Path, separator: str, end: str) -> None:
-    odd = f'odd{separator}"name"\nof two lines'
-    draw(tmp_path / "images" / f"a{separator}b.png", 10)
-    draw(tmp_path / "images" / "c.png", 20)
-    stream = io.StringIO(newline="")
-    table = csv.writer(stream, delimiter=separator, lineterminator=end)
-    table.writerows([["Filename", " LABEL "], [f"a{separator}b.png", odd], [], ["c.png", " cat "]])
-    mark = codecs.BOM_UTF8 if end == "\r\n" else b""
-    (tmp_path / "labels.csv").write_bytes(mark + stream.getvalue().encode())
-    assert contents(read(tmp_path, ImageListReader())) == {("", odd, 10), ("", "cat", 20)}
-
-
-def test_column_of_the_split(tmp_path: Path) -> None:
-    for i, part in enumerate(("train", "Valid", "test")):
-        draw(tmp_path / part / f"{i}.png", 10 * i)
-    write(tmp_path / "all.csv", "file,label,split\n0.png,a,train\n1.png,b,Valid\n2.png,c,test\n")
-    assert contents(read(tmp_path, ImageListReader())) == {
-        ("train", "a", 0),
-        ("val", "b", 10),
-        ("test", "c", 20),
-    }
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_numbers_become_names_that_sort(tmp_path: Path, as_json: bool) -> None:
-    for i in (2, 10):
-        draw(tmp_path / f"{i}.png", i)
-    if as_json:
-        write(tmp_path / "l.jsonl", '{"file":"2.png","label":2}\n\n{"file":"10.png","label":10}')
-    else:
-        write(tmp_path / "l.csv", "file,label\n2.png,2\n10.png,10\n")
-    assert contents(read(tmp_path, ImageListReader())) == {
-        ("", "class 0002", 2),
-        ("", "class 0010", 10),
-    }
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_first_line_without_a_class_is_left_out_as_any_other(
-    tmp_path: Path, as_json: bool
-) -> None:
-    """It does not make the list one that has no column of classes."""
-    for i in (1, 2):
-        draw(tmp_path / f"{i}.png", i)
-    if as_json:
-        write(tmp_path / "l.jsonl", '{"path": "1.png"}\n{"path": "2.png", "class": "ant"}\n')
-    else:
-        write(tmp_path / "l.csv", "path,class\n1.png\n2.png,ant\n")
-    found = read(tmp_path, ImageListReader())
-    assert contents(found) == {("", "ant", 2)}
-    assert any(remark.startswith("1 line skipped") for remark in found.remarks)
-
-
-def test_remarks_on_lines(tmp_path: Path) -> None:
-    draw(tmp_path / "a.png", 10)
-    draw(tmp_path / "b.png", 20)
-    write(
-        tmp_path / "l.csv",
-        "file,label\na.png,cat\na.png,cat\n./a.png,dog\nb.png,dog\nb.png\n,dog\nno.png,dog\n",
-    )
-    index = read(tmp_path, ImageListReader())
-    assert contents(index) == {("", "cat", 10), ("", "dog", 20)}
-    starts = ["1 image skipped", "2 lines skipped", "1 image skipped", "1 image skipped"]
-    assert [remark.partition(" (")[0] for remark in index.remarks] == starts
-
-
-def test_list_without_classes_among_the_parts(ravi: Path) -> None:
-    """As competitions have it."""
-    write(ravi / "test.csv", "filename\nn0193011200000005.jpg\n")
-    index = read(ravi, ImageListReader())
-    assert index.parts == ("train", "val")
-    assert [remark.partition(" (")[0] for remark in index.remarks] == [
-        "1 list skipped",
-        "2 images skipped",
-    ]
-
-
 @pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize("given", ["link", "data"])
 def test_full_paths_within_the_folder(
-    tmp_path: Path, alone: bool, by_link: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: bool, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a program writes them; by the path that was given, or by the one that links lead to."""
-    data = tmp_path / "data"
-    names = [draw(data / "a.png", 10), draw(data / "deep" / "b.png", 20)]
-    draw(data / "deep" / "a.png", 99)
-    names += [data / "deep" / ".." / "c.png", data / "gone.png"]
-    draw(data / "c.png", 30)
+    data = draw_all(
+        tmp_path / "data", {"a.png": 10, "deep/b.png": 20, "deep/a.png": 99, "c.png": 30}
+    )
+    names = [data / name for name in ("a.png", "deep/b.png", "deep/../c.png", "gone.png")]
     lines = [json.dumps({"path": str(name), "class": "cat"}) for name in names]
-    write(data / "deep" / "train.jsonl" if not alone else data / "train.jsonl", "\n".join(lines))
+    put(data / ("train.jsonl" if alone else "deep/train.jsonl"), "\n".join(lines))
     (tmp_path / "link").symlink_to(data)
     monkeypatch.chdir(tmp_path)
-    given = Path("link" if by_link else "data")
-    index = read(given / "train.jsonl" if alone else given, ImageListReader())
+    index = read(Path(given) / "train.jsonl" if alone else Path(given), LISTS)
     assert contents(index) == {("train", "cat", colour) for colour in (10, 20, 30)}
     assert index.remarks[0].endswith(f": {data}/gone.png")
 
@@ -290,81 +208,66 @@ IN_FULL = ("-other/a.png", "/../secret.png", "/deep/../../secret.png", "")
 
 
 def test_names_that_lead_out_are_refused(tmp_path: Path) -> None:
-    draw(tmp_path / "secret.png", 10)
-    draw(tmp_path / "data-other" / "a.png", 10)
-    draw(tmp_path / "data" / "a.png", 10)
+    draw_all(tmp_path, {"secret.png": 10, "data-other/a.png": 10, "data/a.png": 10})
     for name in (*OUTSIDE, *(f"{tmp_path}/data{name}" for name in IN_FULL)):
-        file = write(tmp_path / "data" / "l.csv", f"file,label\na.png,cat\n{name},cat\n")
+        file = put(tmp_path / "data" / "l.csv", f"file,label\na.png,cat\n{name},cat\n")
         for path in (file, tmp_path / "data"):
             with pytest.raises(KedgeError, match=r"l\.csv: line 3 .*outside"):
-                read(path, ImageListReader())
+                read(path, LISTS)
 
 
 def test_class_does_not_lead_out_either(tmp_path: Path) -> None:
     draw(tmp_path / "secret.png", 10)
     for name in ("..", "../..", "x/../..", ".", "a\0b", "n" * 5000, "/tmp"):
         line = json.dumps({"file": "secret.png", "label": name})
-        file = write(tmp_path / "data" / "deep" / "l.jsonl", line)
+        file = put(tmp_path / "data" / "deep" / "l.jsonl", line)
         with pytest.raises(KedgeError, match=r"exists.*secret\.png"):
-            ImageListReader().read(open_tree(file))
+            LISTS.read(open_tree(file))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "remark,person\nbad light,me\n",
-        "file,label\nelsewhere/photo.png,cat\n",
-        "file,label\n/home/me/cat/1.png,cat\n",
-        "file,label\nnotes.txt,cat\n",
-        "file,label\n",
-        "",
-        "\0\1\2",
-        "\udcff",
-    ],
-)
 @pytest.mark.parametrize("name", ["train.csv", "notes.jsonl"])
-def test_table_beside_class_folders_is_not_mistaken(tmp_path: Path, text: str, name: str) -> None:
-    draw(tmp_path / "cat" / "1.png", 10)
-    draw(tmp_path / "dog" / "1.png", 10)
-    write(tmp_path / "notes.txt", "")
-    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
-    assert not ImageListReader().recognises(open_tree(tmp_path))
+def test_table_beside_class_folders_is_not_mistaken(tmp_path: Path, name: str) -> None:
+    draw_all(tmp_path, {"cat/1.png": 10, "dog/1.png": 10})
+    put(tmp_path / "notes.txt", "")
+    texts = ("remark,person\nbad light,me\n", "file,label\n", "", "\0\1\2", b"\xff")
+    images = ("elsewhere/photo.png", "/home/me/cat/1.png", "notes.txt")
+    for text in (*texts, *(f"file,label\n{image},cat\n" for image in images)):
+        put(tmp_path / name, text)
+        assert not LISTS.recognises(open_tree(tmp_path)), text
 
 
 def test_several_lists(tmp_path: Path) -> None:
     draw(tmp_path / "a.png", 10)
-    write(tmp_path / "one.csv", "file,label\na.png,cat\n")
-    write(tmp_path / "two.csv", "file,label\na.png,dog\n")
-    write(tmp_path / "other.csv", "file,label\nelsewhere.png,dog\n")
+    for name, row in {"one": "a.png,cat", "two": "a.png,dog", "other": "elsewhere.png,dog"}.items():
+        put(tmp_path / f"{name}.csv", f"file,label\n{row}\n")
     with pytest.raises(KedgeError, match=r"one\.csv, two\.csv"):
-        read(tmp_path, ImageListReader())
-    assert read(tmp_path / "two.csv", ImageListReader()).classes == ("dog",)
+        read(tmp_path, LISTS)
+    assert read(tmp_path / "two.csv", LISTS).classes == ("dog",)
     (tmp_path / "two.csv").unlink()
-    assert read(tmp_path, ImageListReader()).classes == ("cat",)
+    assert read(tmp_path, LISTS).classes == ("cat",)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "word"),
-    [
-        ("l.csv", b"file,label\n", "no line"),
-        ("l.csv", b"a,b\n1,2\n", "a, b"),
-        ("l.csv", b"filename\nx.png\n", "classes"),
-        ("l.csv", b'file,label\n"a.png,cat\n', "line 2"),
-        ("l.csv", "file,label\na.png,cat\n".encode("utf-16"), "UTF-8"),
-        ("l.jsonl", b'{"file": "a.png", "label": "cat"}\n[1]', "line 2"),
-        ("l.jsonl", b"[" * 100_000, "line 1"),
-        ("l.jsonl", b'{"file": "a.png", "label": true}', "no line"),
-        ("l.jsonl", b'{"file": "a.png", "label": "\\ud800"}', "class name"),
-        ("l.jsonl", b'{"file": "a\\u0000.png", "label": "x"}', "exists"),
-        ("l.jsonl", b'{"x": 1}', "expected a column of images"),
-    ],
-)
-def test_wrong_lists(tmp_path: Path, name: str, content: bytes, word: str) -> None:
+WRONG = [
+    ("l.csv", b"file,label\n"),
+    ("l.csv", b"a,b\n1,2\n"),
+    ("l.csv", b"filename\nx.png\n"),
+    ("l.csv", b'file,label\n"a.png,cat\n'),
+    ("l.csv", "file,label\na.png,cat\n".encode("utf-16")),
+    ("l.jsonl", b'{"file": "a.png", "label": "cat"}\n[1]'),
+    ("l.jsonl", b"[" * 100_000),
+    ("l.jsonl", b'{"file": "a.png", "label": true}'),
+    ("l.jsonl", b'{"file": "a.png", "label": "\\ud800"}'),
+    ("l.jsonl", b'{"file": "a\\u0000.png", "label": "x"}'),
+    ("l.jsonl", b'{"x": 1}'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), WRONG)
+def test_wrong_lists(tmp_path: Path, name: str, content: bytes) -> None:
     draw(tmp_path / "a.png", 10)
-    (tmp_path / name).write_bytes(content)
-    for path in (tmp_path / name, tmp_path):
-        with pytest.raises(KedgeError, match=word):
-            read(path, ImageListReader())
+    for path in (put(tmp_path / name, content), tmp_path):
+        with pytest.raises(KedgeError, match=name):
+            read(path, LISTS)
 
 
 # ── CIFAR-FS ─────────────────────────────────────────────────────────────────────────────────
@@ -375,234 +278,150 @@ def cifar(tmp_path: Path) -> Path:
     root = tmp_path / "cifar100"
     for i, name in enumerate(("apple", "bear", "clock", "dolphin", "elm tree")):
         draw(root / "data" / name / "0001.png", 10 * i)
-    splits = root / "splits"
     for part, names in (("train", "apple\nbear\n"), ("val", "clock\r\n\r\n"), ("test", "elm tree")):
-        write(splits / "bertinetto" / f"{part}.txt", names)
-    write(splits / "a-another" / "train.txt", "dolphin\n")
+        put(root / "splits" / "bertinetto" / f"{part}.txt", names)
     return root
 
 
-@WHERE
-def test_cifar_folders(cifar: Path, ending: str) -> None:
-    index = read(somewhere(cifar, ending), CifarFoldersReader())
-    assert contents(index) == {
-        ("train", "apple", 0),
-        ("train", "bear", 10),
-        ("val", "clock", 20),
-        ("test", "elm tree", 40),
-    }
+def test_cifar_folders(cifar: Path) -> None:
+    put(cifar / "splits" / "a-another" / "train.txt", "dolphin\n")
+    index = read(cifar, CIFAR)
+    val_and_test = {("val", "clock", 20), ("test", "elm tree", 40)}
+    assert contents(index) == {("train", "apple", 0), ("train", "bear", 10), *val_and_test}
     unlisted, several = index.remarks
     assert unlisted.endswith("dolphin")
     assert "bertinetto" in several
 
 
-def test_cifar_class_in_two_parts(cifar: Path) -> None:
-    write(cifar / "splits" / "bertinetto" / "val.txt", "clock\napple\n")
-    with pytest.raises(KedgeError, match=r"val\.txt: the class apple"):
-        read(cifar, CifarFoldersReader())
-
-
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff\xfe", b"clock\napple\n"])
 def test_cifar_wrong_lists(cifar: Path, content: bytes) -> None:
-    shutil.rmtree(cifar / "splits" / "a-another")
+    """Empty, no text, and a class in all three."""
     for part in ("train", "val", "test"):
-        (cifar / "splits" / "bertinetto" / f"{part}.txt").write_bytes(content)
-    with pytest.raises(KedgeError, match=r"\.txt: (none of the classes|not UTF-8)"):
-        read(cifar, CifarFoldersReader())
+        put(cifar / "splits" / "bertinetto" / f"{part}.txt", content)
+    with pytest.raises(KedgeError, match=r"\.txt"):
+        read(cifar, CIFAR)
 
 
 # ── Tiny-ImageNet ────────────────────────────────────────────────────────────────────────────
+
+FISH, NEWT = "n01443537", "n01629819"
+OF_TINY: Found = {
+    *((("train", FISH, 10), ("train", FISH, 20), ("train", NEWT, 30), ("train", NEWT, 40))),
+    *((("val", NEWT, 100), ("val", FISH, 110))),
+}
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     root = tmp_path / "tiny-imagenet-200"
-    for k, wnid in enumerate(("n01443537", "n01629819")):
+    for k, wnid in enumerate((FISH, NEWT)):
         for i in range(2):
             draw(root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", 10 + 20 * k + 10 * i)
-        write(root / "train" / wnid / f"{wnid}_boxes.txt", f"{wnid}_0.JPEG\t0\t10\t63\t58\n")
-    draw(root / "val" / "images" / "val_0.JPEG", 100)
-    draw(root / "val" / "images" / "val_1.JPEG", 110)
-    write(
-        root / "val" / "val_annotations.txt",
-        "val_0.JPEG\tn01629819\t0\t32\t44\t62\nval_1.JPEG\tn01443537\t52\t55\t57\t59\n",
-    )
+    draw_all(root, {"val/images/val_0.JPEG": 100, "val/images/val_1.JPEG": 110})
+    put(root / "val" / "val_annotations.txt", f"val_0.JPEG\t{NEWT}\t0\nval_1.JPEG\t{FISH}\t5\n")
     draw(root / "test" / "images" / "test_0.JPEG", 200)
-    write(root / "wnids.txt", "n01629819\nn01443537\n")
-    write(root / "words.txt", "n01443537\tgoldfish, Carassius auratus\n")
+    put(root / "wnids.txt", f"{NEWT}\n{FISH}\n")
     return root
-
-
-TINY = {
-    ("train", "n01443537", 10),
-    ("train", "n01443537", 20),
-    ("train", "n01629819", 30),
-    ("train", "n01629819", 40),
-    ("val", "n01629819", 100),
-    ("val", "n01443537", 110),
-}
-
-
-def only_test_is_skipped(index: ImageIndex) -> bool:
-    return [r[-11:] for r in index.remarks] == ["test_0.JPEG"]
-
-
-@WHERE
-def test_tiny_imagenet(tiny: Path, ending: str) -> None:
-    index = read(somewhere(tiny, ending) if ending else tiny.parent, TinyImageNetReader())
-    assert contents(index) == TINY
-    assert index.parts == ("train", "val")
-    assert only_test_is_skipped(index)
 
 
 @pytest.mark.parametrize(("inner", "annotated"), [("", True), ("images", False)])
 def test_tiny_imagenet_rearranged(tiny: Path, inner: str, annotated: bool) -> None:
-    for file, wnid in (("val_0.JPEG", "n01629819"), ("val_1.JPEG", "n01443537")):
+    for file, wnid in (("val_0.JPEG", NEWT), ("val_1.JPEG", FISH)):
         (tiny / "val" / wnid / inner).mkdir(parents=True)
         (tiny / "val" / "images" / file).rename(tiny / "val" / wnid / inner / file)
     (tiny / "val" / "images").rmdir()
     if not annotated:
         (tiny / "val" / "val_annotations.txt").unlink()
-    index = read(tiny.parent, TinyImageNetReader())
-    assert contents(index) == TINY
-    assert only_test_is_skipped(index)
+    index = read(tiny.parent, TINY)
+    assert contents(index) == OF_TINY
+    assert [r[-11:] for r in index.remarks] == ["test_0.JPEG"]
 
 
 def test_tiny_imagenet_with_gaps(tiny: Path) -> None:
-    write(tiny / "val" / "val_annotations.txt", "val_0.JPEG\tn01629819\nval_7.JPEG\tn01443537\n\n")
-    write(tiny / "wnids.txt", "n01629819\nn01443537\nn07777777\n")
-    index = read(tiny.parent, TinyImageNetReader())
-    assert contents(index) == TINY - {("val", "n01443537", 110)}
+    put(tiny / "val" / "val_annotations.txt", f"val_0.JPEG\t{NEWT}\nval_7.JPEG\t{FISH}\n\n")
+    put(tiny / "wnids.txt", f"{NEWT}\n{FISH}\nn07777777\n")
+    index = read(tiny.parent, TINY)
+    assert contents(index) == OF_TINY - {("val", FISH, 110)}
     ends = [remark.rpartition(" ")[2].rpartition("/")[2] for remark in index.remarks]
     assert ends == ["val_1.JPEG", "test_0.JPEG", "val_7.JPEG", "n07777777"]
-
-
-@pytest.mark.parametrize("content", [b"val_0.JPEG\n", b"val_0.JPEG\t../x\n"])
-def test_tiny_imagenet_with_wrong_annotations(tiny: Path, content: bytes) -> None:
-    (tiny / "val" / "val_annotations.txt").write_bytes(content)
-    index = read(tiny.parent, TinyImageNetReader())
-    assert index.parts == ("train",)
-    assert index.remarks[0].startswith("2 images skipped (val")
+    for content in (b"val_0.JPEG\n", b"val_0.JPEG\t../x\n"):
+        put(tiny / "val" / "val_annotations.txt", content)
+        assert read(tiny.parent, TINY).parts == ("train",)
 
 
 def test_imagenet_is_not_tiny(tmp_path: Path) -> None:
-    draw(tmp_path / "train" / "n01443537" / "n01443537_1.JPEG", 10)
-    write(tmp_path / "words.txt", "n01443537\tgoldfish\n")
-    assert not TinyImageNetReader().recognises(open_tree(tmp_path))
+    draw(tmp_path / "train" / FISH / f"{FISH}_1.JPEG", 10)
+    put(tmp_path / "words.txt", f"{FISH}\tgoldfish\n")
+    assert not TINY.recognises(open_tree(tmp_path))
 
 
 # ── Omniglot ─────────────────────────────────────────────────────────────────────────────────
 
-
-OMNIGLOT = {
-    ("train", "Greek/character01", 10),
-    ("train", "Greek/character02", 20),
-    ("train", "Korean/character01", 30),
-    ("test", "Tengwar/character01", 40),
+HALVES = ("images_background", "images_evaluation")
+DRAWN = {
+    f"{HALVES[0]}/Greek/character01/0394_01.png": 10,
+    f"{HALVES[0]}/Greek/character02/0395_01.png": 20,
+    f"{HALVES[1]}/Tengwar/character01/1573_01.png": 40,
 }
+TENGWAR = ("test", "Tengwar/character01", 40)
+OF_OMNIGLOT = {("train", "Greek/character01", 10), ("train", "Greek/character02", 20), TENGWAR}
 
 
 @pytest.fixture
 def omniglot(tmp_path: Path) -> Path:
-    root = tmp_path / "omniglot"
-    for half, name, colour in (
-        ("images_background", "Greek/character01/0394_01", 10),
-        ("images_background", "Greek/character02/0395_01", 20),
-        ("images_background", "Korean/character01/0540_01", 30),
-        ("images_evaluation", "Tengwar/character01/1573_01", 40),
-    ):
-        draw(root / half / f"{name}.png", colour)
-    return root
+    return draw_all(tmp_path / "omniglot", DRAWN)
 
 
-def zip_half(root: Path, half: str, inner: str = "") -> None:
+def zip_half(root: Path, half: str, bare: bool) -> Path:
     with zipfile.ZipFile(root / f"{half}.zip", "w") as archive:
         for file in sorted((root / half).rglob("*.png")):
-            archive.write(file, file.relative_to(root / half if inner == "bare" else root))
+            archive.write(file, file.relative_to(root / half if bare else root))
     shutil.rmtree(root / half)
+    return root / f"{half}.zip"
 
 
-HALVES = ("images_background", "images_evaluation")
-
-
-@pytest.mark.parametrize(("zipped", "inner"), [((), ""), (HALVES[:1], "bare"), (HALVES, "")])
-def test_omniglot(omniglot: Path, zipped: tuple[str, ...], inner: str) -> None:
+@pytest.mark.parametrize(("zipped", "bare"), [((), False), (HALVES[:1], True), (HALVES, False)])
+def test_omniglot(omniglot: Path, zipped: tuple[str, ...], bare: bool) -> None:
     for half in zipped:
-        zip_half(omniglot, half, inner)
+        zip_half(omniglot, half, bare)
     for path in (omniglot, omniglot.parent):
-        index = read(path, OmniglotReader())
-        assert contents(index) == OMNIGLOT
+        index = read(path, OMNIGLOT)
+        assert contents(index) == OF_OMNIGLOT
         assert (index.image_size, index.inverted) == (28, True)
-        assert index.parts == ("train", "test")
-        assert index.remarks == ()
-        assert "1573_01.png" in index.images.name(3)
+        assert (index.parts, index.remarks) == (("train", "test"), ())
+        assert "1573_01.png" in index.images.name(2)
 
 
-@pytest.mark.parametrize("inner", ["", "bare"])
-def test_one_half_of_omniglot(omniglot: Path, inner: str) -> None:
-    expected = {("test", "Tengwar/character01", 40)}
-    assert contents(read(omniglot / "images_evaluation", OmniglotReader())) == expected
-    zip_half(omniglot, "images_evaluation", inner)
-    index = read(omniglot / "images_evaluation.zip", OmniglotReader())
-    assert contents(index) == expected
-    assert "images_background" in index.remarks[0]
+@pytest.mark.parametrize("bare", [False, True])
+def test_one_half_of_omniglot(omniglot: Path, bare: bool) -> None:
+    assert contents(read(omniglot / HALVES[1], OMNIGLOT)) == {TENGWAR}
+    index = read(zip_half(omniglot, HALVES[1], bare), OMNIGLOT)
+    assert contents(index) == {TENGWAR}
+    assert HALVES[0] in index.remarks[0]
 
 
-def _page(file: Path) -> None:
-    file.write_text("<!DOCTYPE html><html>Not found</html>")
-
-
-def _half_of_it(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def _another(file: Path) -> None:
-    with zipfile.ZipFile(file, "w") as archive:
+def test_spoilt_half(omniglot: Path) -> None:
+    path = zip_half(omniglot, HALVES[1], bare=False)
+    other = omniglot / "other"
+    with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("readme.txt", "")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [(_page, "web page"), (_half_of_it, "truncated"), (_another, "expected <Alphabet>")],
-)
-def test_spoilt_half(omniglot: Path, spoil: Callable[[Path], None], sentence: str) -> None:
-    zip_half(omniglot, "images_evaluation")
-    spoil(omniglot / "images_evaluation.zip")
-    with pytest.raises(KedgeError, match=rf"images_evaluation\.zip: .*{sentence}"):
-        read(omniglot, OmniglotReader())
+    for content in (b"<!DOCTYPE html>", path.read_bytes()[:-100], other.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(KedgeError, match=path.name):
+            read(omniglot, OMNIGLOT)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real archives")
 def test_the_real_omniglot() -> None:
-    index = read(SHARED, OmniglotReader())
+    index = read(SHARED, OMNIGLOT)
     assert len(index.classes) == 1623
     assert set(index.counts.tolist()) == {20}
     assert [len(index.classes_of(part)) for part in index.parts] == [964, 659]
     assert index.remarks == ()
     first, last = index.images.fetch([0, len(index) - 1])
-    for half, raw in (("images_background", first), ("images_evaluation", last)):
+    for half, raw, which in ((HALVES[0], first, 0), (HALVES[1], last, -1)):
         with zipfile.ZipFile(SHARED / f"{half}.zip") as archive:
-            names = [n for n in archive.namelist() if n.endswith(".png")]
-            name = names[0] if half == "images_background" else names[-1]
+            name = [n for n in archive.namelist() if n.endswith(".png")][which]
             with Image.open(archive.open(name)) as image:
                 expected = np.asarray(image.convert("L"))
         assert (decode(raw, ImageSpec(105, 1))[0] == expected).all()
-
-
-@pytest.mark.parametrize("odd", [" ", "trian"])
-def test_odd_cell_does_not_end_the_split(tmp_path: Path, odd: str) -> None:
-    """To put such an image anywhere might put a test image into training."""
-    text = "path,class,split\n"
-    for i in range(12):
-        draw(tmp_path / "images" / f"{i:02}.png", 10 * i)
-        part = odd if i == 9 else ("train", "Val", "test")[i % 3]
-        text += f"{i:02}.png,k{i % 3},{part}\n"
-    write(tmp_path / "list.csv", text)
-    index = read(tmp_path, ImageListReader())
-    assert index.parts == ("train", "val", "test")
-    assert contents(index) == {
-        (("train", "val", "test")[i % 3], f"k{i % 3}", 10 * i) for i in range(12) if i != 9
-    }
-    (remark,) = index.remarks
-    assert remark.startswith("1 image skipped")
-    assert "09.png" in remark
