@@ -3,7 +3,7 @@
 Columns may have any of the usual names, see `IMAGE_COLUMNS` and below. A new column of text gets a
 tuple of names here, a field in `ListRow`, and is filled in by `read_rows`. One that changes pixels,
 such as a crop box, also needs a new kind of `RawImage` (data/decode.py) from its `ImageSource`
-(data/index.py), and `readers/image_list.py` must no longer take two lines of one file for one image.
+(data/index.py), and `readers/image_list.py` takes two lines of one file for one image today.
 """
 
 from __future__ import annotations
