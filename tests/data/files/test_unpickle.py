@@ -278,31 +278,21 @@ def test_dict_of_python_2_with_an_array(read: Read, dtype: str, shape: tuple[int
     assert found["names"][2].encode("latin1").decode() == "日本"
 
 
-def test_protocol_0_of_python_2(read: Read) -> None:
-    raw = (
-        b"(dp0\nS'it\\'s'\np1\nI01\nsS\"a\\x00\\xff\\n\\\\\"\nL12345678901234567890L\n"
-        b"sVb\\u00e4t\nF0.5\nsS'list'\n(lp2\nI1\naI00\nas."
-    )
-    expected = {"it's": True, "a\0\xff\n\\": 12345678901234567890, "bät": 0.5, "list": [1, False]}
-    assert pickle.loads(raw, encoding="latin1") == expected
-    assert read(raw) == expected
+PIXELS = np.arange(256).astype("u1").repeat(2)
+OLD = {
+    "protocol 0": b"(dp0\nS'it\\'s'\np1\nI01\nsS\"a\\x00\\xff\\n\\\\\"\nL12345678901234567890L\n"
+    b"sVb\\u00e4t\nF0.5\nsS'list'\n(lp2\nI1\naI00\nas.",
+    "an array": b"cnumpy.core.multiarray\n_reconstruct\np0\n(cnumpy\nndarray\np1\n(I0\n"
+    b"tp2\nS'b'\np3\ntp4\nRp5\n(I1\n(L512L\ntp6\ncnumpy\ndtype\np7\n(S'u1'\np8\nI0\nI1\ntp9\nRp10\n"
+    b"(I3\nS'|'\np11\nNNNI-1\nI-1\nI0\ntp12\nbI00\nS" + repr(PIXELS.tobytes())[1:].encode()
+    + b"\np13\ntp14\nb.",
+    "an ordered dict": b"\x80\x02ccollections\nOrderedDict\n](](U\x01bK\x01e](U\x01aK\x02ee\x85R.",
+}  # fmt: skip
 
 
-def test_array_in_protocol_0_of_python_2(read: Read) -> None:
-    pixels = np.arange(256).astype("u1").repeat(2)
-    data = repr(pixels.tobytes())[1:].encode()
-    raw = (
-        b"cnumpy.core.multiarray\n_reconstruct\np0\n(cnumpy\nndarray\np1\n(I0\ntp2\nS'b'\np3\n"
-        b"tp4\nRp5\n(I1\n(L512L\ntp6\ncnumpy\ndtype\np7\n(S'u1'\np8\nI0\nI1\ntp9\nRp10\n(I3\nS'|'\n"
-        b"p11\nNNNI-1\nI-1\nI0\ntp12\nbI00\nS" + data + b"\np13\ntp14\nb."
-    )
-    assert np.array_equal(pickle.loads(raw, encoding="latin1"), pixels)
-    assert same(read(raw), pixels)
-
-
-def test_ordered_dict_of_python_2(read: Read) -> None:
-    raw = b"\x80\x02ccollections\nOrderedDict\n](](U\x01bK\x01e](U\x01aK\x02ee\x85R."
-    assert list(read(raw).items()) == [("b", 1), ("a", 2)]
+@pytest.mark.parametrize("kind", OLD)
+def test_python_2_as_python_itself_reads_it(read: Read, kind: str) -> None:
+    assert same(read(OLD[kind]), plainly(pickle.loads(OLD[kind], encoding="latin1")))
 
 
 # ── hostile ──────────────────────────────────────────────────────────────────────────────────
@@ -391,61 +381,42 @@ def array_of(shape: bytes, data: bytes, dtype: bytes = U1) -> bytes:
 NO_DTYPES = ("V8", "M8[s]", "c8", "u1,u1", "u3", "U0", "S0", "S99999999", "(8,)u1", "x", "f16")
 HOSTILE = {
     "nothing": b".",
-    "no end": b"\x80\x02",
     "text": b"hello, I am no pickle\n",
     "a page": b"<!DOCTYPE html><html></html>",
-    "zeros": bytes(100),
     "protocol 6": b"\x80\x06N.",
     "a frame beyond the end": b"\x80\x04\x95" + BIG + b"N.",
     "a persistent id": b"Pabc\n.",
-    "a persistent id on the stack": b"U\x01aQ.",
     "an extension": b"\x82\x01.",
-    "an extension of 2": b"\x83\x01\x00.",
-    "an extension of 4": b"\x84\x01\x00\x00\x00.",
     "a buffer from elsewhere": b"\x97.",
     "a read-only buffer": b"B\x01\x00\x00\x00a\x98.",
     "an instance of a known class": b"(icollections\nOrderedDict\n.",
-    "an object of a known class": b"(ccollections\nOrderedDict\no.",
     "absurd bytes": b"B\xff\xff\xff\xff.",
     "absurd bytes of 8": b"\x8e" + BIG + b".",
-    "an absurd bytearray": b"\x96" + b"\xff" * 8 + b".",
     "absurd text": b"X\xff\xff\xff\x7fabc.",
-    "absurd text of 8": b"\x8d" + BIG + b".",
-    "an absurd string": b"T\xff\xff\xff\xff.",
     "text that is none": b"X\x01\x00\x00\x00\xff.",
     "an unknown index": b"j\xff\xff\xff\xff.",
-    "an unknown index in text": b"g99999999999999999999\n.",
     "an index that is none": b"Npx\n.",
     "an index of 1000 digits": b"Np" + b"9" * 1000 + b"\n.",
     "a huge integer": b"\x8b" + struct.pack("<i", 65) + b"\x01" * 65 + b".",
     "an integer of 2 GB": b"\x8b\xff\xff\xff\x7f.",
-    "an integer of 255 bytes": b"\x8a\xff" + b"\x01" * 255 + b".",
     "an integer of many digits": b"L" + b"9" * 100_000 + b"L\n.",
-    "an integer of many digits more": b"I" + b"9" * 100_000 + b"\n.",
     "a float that is none": b"Fx\n.",
     "a string without quotes": b"Sabc\n.",
-    "a string of one quote": b"S'\n.",
     "a string with bad escapes": b"S'\\q'\n.",
-    "a string with half an escape": b"S'\\x1'\n.",
     "an append to none": b"NNa.",
-    "an append to a tuple": b")Na.",
     "items of a list": b"](K\x01K\x02u.",
     "an odd number of items": b"}(K\x01u.",
-    "an addition to a dict": b"}(K\x01\x90.",
     "a pop too many": b"00.",
     "a mark that is missing": b"t.",
     "a mark as the result": b"(.",
     "a name that is no text": b"K\x01K\x02\x93.",
     "a call of none": b"N)R.",
-    "a call of a number": b"K\x01)R.",
     "a call of int": b"cbuiltins\nint\nU\x019\x85R.",
     "a call of ndarray": b"cnumpy\nndarray\n" + b"J\xff\xff\xff\x7f\x85\x85R.",
     "a call without a tuple": b"cbuiltins\nlist\n]R.",
     "a class as the result": b"cnumpy\nndarray\n.",
-    "a class in a list": b"]cnumpy\nndarray\na.",
     "a class as a key": b"}cnumpy\nndarray\nK\x01s.",
     "bytes of a number": b"cbuiltins\nbytes\nJ\xff\xff\xff\x7f\x85R.",
-    "a bytearray of a number": b"cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R.",
     "a state for a dict": b"}}b.",
     "an array without a state": NDARRAY + b".",
     "a dtype without a state": b"cnumpy\ndtype\nU\x02u1\x85R.",
@@ -454,20 +425,14 @@ HOSTILE = {
     "an array of another class": NDARRAY.replace(b"cnumpy\nndarray", b"cbuiltins\nlist") + b".",
     "another codec": ENCODE + b"X\x01\x00\x00\x00aX\x05\x00\x00\x00utf-8\x86R.",
     "a codec that unpacks": ENCODE + b"X\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R.",
-    "a codec that is no text": ENCODE + b"X\x01\x00\x00\x00aK\x01\x86R.",
     "no latin1": ENCODE + "X\x03\x00\x00\x00日X\x06\x00\x00\x00latin1".encode() + b"\x86R.",
     "a negative shape": array_of(b"J\xff\xff\xff\xff\x85", b"U\x03abc"),
-    "two negative sizes": array_of(b"J\xff\xff\xff\xffJ\xfd\xff\xff\xff\x86", b"U\x03abc"),
     "a shape too large": array_of(b"K\x04\x85", b"U\x03abc"),
-    "a shape too small": array_of(b"K\x02\x85", b"U\x03abc"),
     "an absurd shape": array_of(b"\x8a\x20" + b"\x7f" * 32 + b"\x85", b"U\x03abc"),
     "an absurd empty shape": array_of(b"K\x00\x8a\x20" + b"\x7f" * 32 + b"\x86", b"U\x00"),
     "a shape of many axes": array_of(b"(" + b"K\x01" * 70 + b"t", b"U\x01a"),
-    "a shape of text": array_of(b"U\x013\x85", b"U\x03abc"),
-    "a shape of booleans": array_of(b"\x88\x85", b"U\x01a"),
     "a shape that is none": array_of(b"K\x03", b"U\x03abc"),
     "data that is none": array_of(b"K\x03\x85", b"K\x03"),
-    "data that is a list": array_of(b"K\x03\x85", b"](K\x01K\x02K\x03e"),
     "a dtype that is none": array_of(b"K\x03\x85", b"U\x03abc", b"U\x02u1"),
     "an unfinished array": b"\x80\x02" + NDARRAY + b"K\x03\x85b.",
     **{
