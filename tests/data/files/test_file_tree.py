@@ -195,6 +195,7 @@ def test_links_and_devices_in_tar(tmp_path: Path, kind: bytes) -> None:
         for name, type_ in (("ant/link.png", kind), ("ant/1.png", tarfile.REGTYPE)):
             info = tarfile.TarInfo(name)
             info.type, info.linkname = type_, "/etc/passwd"
+            info.size = 5000 if type_ == kind else 0  # which says nothing of links
             tar.addfile(info)
         folder = tarfile.TarInfo("bat/")
         folder.type = tarfile.DIRTYPE
