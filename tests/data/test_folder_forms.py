@@ -56,6 +56,7 @@ TRAIN_CAR_PLANE = {("", "train"), ("", "car"), ("", "plane")}
 LAYOUTS: dict[str, tuple[str, set[tuple[str, str]], int]] = {
     "a split": ("train/a/1 train/b/2 Validation/c/3 test/d/e/4", A_TO_D, 0),
     "a split in folders": ("x/y/train/a/1 x/y/train/b/2 x/y/VAL/c/3 x/y/test/d/4", A_TO_D, 0),
+    "one part alone": ("x/train/a/1 x/train/b/2", TRAIN_AB, 0),
     "a class called train": ("train/1 car/1 plane/1", TRAIN_CAR_PLANE, 0),
     "a class called train, with folders": ("train/x/1 train/1 car/1 plane/y/1", TRAIN_CAR_PLANE, 0),
     "a class called train that may be a part": (

@@ -336,6 +336,9 @@ def test_parts_may_have_classes_of_their_own(tmp_path: Path) -> None:
     assert found.classes_of("test") == ("bat", "cat")
     write(tmp_path / "val.parquet", [0, 1], metadata={})
     assert "labels" in sentence(tmp_path)
+    write(tmp_path / "texts" / "train.parquet", [0, 1], metadata={})
+    write(tmp_path / "texts" / "test.parquet", ["a", "b"], metadata={})
+    assert "labels" in sentence(tmp_path / "texts")
 
 
 def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
