@@ -206,7 +206,7 @@ def _paper_scores(
                     yield (a.label, b.label, pool, stage), score
 
 
-def _printed(cell: paper.Cell) -> Score:
+def _printed(cell: paper.PaperCell) -> Score:
     return Score(cell.mean, cell.ci or 0.0, 2000)
 
 

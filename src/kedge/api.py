@@ -211,7 +211,7 @@ def evaluate(
     pool, shape, reasons = select_test_pool(table, settings)
     _tell(table, reasons)
     spec = accuracy.EvalSpec("test", pool, shape)
-    return Score.of(accuracy.evaluate(on_device, [spec], n_episodes, seed)["test"])
+    return Score.of(accuracy.evaluate_pools(on_device, [spec], n_episodes, seed)["test"])
 
 
 def _check_model(model: object) -> None:

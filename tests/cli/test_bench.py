@@ -123,7 +123,7 @@ def test_second_time_nothing_is_trained(
 ) -> None:
     before = written(copy).items() - reports(copy).items()
     monkeypatch.setattr(seed_run, "train_round", lambda *_: pytest.fail("it trained"))
-    monkeypatch.setattr(seed_run, "evaluate", lambda *_: pytest.fail("it tested"))
+    monkeypatch.setattr(seed_run, "evaluate_pools", lambda *_: pytest.fail("it tested"))
     assert cli("bench", recipe, "--out", copy).rc == 0
     assert written(copy).items() - reports(copy).items() == before
 

@@ -12,7 +12,7 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
 from kedge.evaluation import accuracy
-from kedge.evaluation.accuracy import EvalSpec, episode_accuracies, evaluate
+from kedge.evaluation.accuracy import EvalSpec, episode_accuracies, evaluate_pools
 from kedge.evaluation.results import Score
 from kedge.models.embedding import ModelConfig
 from kedge.models.heads import HEADS, Head, build_head
@@ -99,7 +99,7 @@ def test_a_model_is_scored_on_the_images_of_each_pool(table: ImageTable) -> None
     network = model(table)
     rows = tuple(table.rows_of(c)[3:] for c in ("c5", "c0", "c2", "c4"))
     pools = [Pool.all("all", table), Pool("part", table, ("c5", "c0", "c2", "c4"), rows)]
-    got = evaluate(network, specs(*pools), 30, seed=4)
+    got = evaluate_pools(network, specs(*pools), 30, seed=4)
     assert list(got) == ["all", "part"]
     for pool in pools:
         z = torch.cat([network.embed(table.images[row][None]) for row in pool.rows])
@@ -121,8 +121,8 @@ def test_every_model_is_tested_on_the_same_episodes(
     pool = Pool.all("unseen", table)
     for seed in range(2):
         torch.manual_seed(seed)
-        evaluate(model(table, seed), specs(pool), 50, seed=3)
-    evaluate(model(table), specs(pool), 50, seed=4)
+        evaluate_pools(model(table, seed), specs(pool), 50, seed=3)
+    evaluate_pools(model(table), specs(pool), 50, seed=4)
     assert torch.equal(plans[0].positions, plans[1].positions)
     assert not torch.equal(plans[0].positions, plans[2].positions), "the seed changes them"
 
@@ -131,11 +131,11 @@ def test_evaluation_leaves_the_model_as_it_was(table: ImageTable) -> None:
     network = model(table)
     network.embedding.train()
     before = network.fingerprint
-    first = evaluate(network, specs(Pool.all("all", table)), 20, 0)["all"]
+    first = evaluate_pools(network, specs(Pool.all("all", table)), 20, 0)["all"]
     assert network.fingerprint == before, "BatchNorm statistics included"
     assert network.embedding.training
     network.embedding.eval()
-    assert torch.equal(evaluate(network, specs(Pool.all("all", table)), 20, 0)["all"], first)
+    assert torch.equal(evaluate_pools(network, specs(Pool.all("all", table)), 20, 0)["all"], first)
 
 
 # ── intervals ────────────────────────────────────────────────────────────────────────────────

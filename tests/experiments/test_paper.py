@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kedge.errors import KedgeError
 from kedge.experiments import paper
-from kedge.experiments.paper import Cell, Column, PaperTable, Row
+from kedge.experiments.paper import PaperCell, PaperColumn, PaperRow, PaperTable
 from kedge.report.paper_comparison import paper_table
 from kedge.report.render import to_rich
 
@@ -36,10 +36,10 @@ BY_HAND = [
 
 FAULT_KINDS = ("value", "columns", "interval", "bold", "claim")
 CellId = tuple[str, str | None, str, str]  # table, dataset, row, column
-Predicate = Callable[[PaperTable, Row, Column, Cell], bool]
+Predicate = Callable[[PaperTable, PaperRow, PaperColumn, PaperCell], bool]
 
 
-def numbers(cell: Cell) -> tuple[float, float | None, bool]:
+def numbers(cell: PaperCell) -> tuple[float, float | None, bool]:
     return cell.mean, cell.ci, cell.bold
 
 
@@ -56,7 +56,7 @@ def cells_of(fault: str) -> set[CellId]:
     return cells_where(lambda table, row, column, cell: fault in cell.faults)
 
 
-def below(low: Cell, high: Cell) -> bool:
+def below(low: PaperCell, high: PaperCell) -> bool:
     """Lower, with intervals that do not overlap."""
     return low.mean + low.ci < high.mean - high.ci
 
@@ -139,7 +139,7 @@ def test_only_the_known_bold_marks_are_wrong() -> None:
 def test_only_the_known_intervals_are_narrower_than_independent_answers_allow() -> None:
     queries = paper.setting().evaluation_episodes * paper.setting().n_way * paper.setting().n_query
 
-    def narrow(_: PaperTable, __: Row, ___: Column, cell: Cell) -> bool:
+    def narrow(_: PaperTable, __: PaperRow, ___: PaperColumn, cell: PaperCell) -> bool:
         least = 1.96 * math.sqrt(cell.mean * (100 - cell.mean) / queries)
         return cell.ci is not None and cell.ci < least
 
@@ -147,7 +147,7 @@ def test_only_the_known_intervals_are_narrower_than_independent_answers_allow() 
 
 
 def test_only_the_known_cells_exceed_the_upper_bound() -> None:
-    def above(table: PaperTable, _: Row, column: Column, cell: Cell) -> bool:
+    def above(table: PaperTable, _: PaperRow, column: PaperColumn, cell: PaperCell) -> bool:
         has_bound = any(row.label == "PAR" for row in table.rows)
         return has_bound and below(table.cell("PAR", column.key), cell)
 
@@ -157,7 +157,7 @@ def test_only_the_known_cells_exceed_the_upper_bound() -> None:
 def test_only_the_known_methods_fall_below_the_base_model_on_unseen_classes() -> None:
     """Unseen classes of the old domain do not count: the text describes how they are forgotten."""
 
-    def fallen(table: PaperTable, _: Row, column: Column, cell: Cell) -> bool:
+    def fallen(table: PaperTable, _: PaperRow, column: PaperColumn, cell: PaperCell) -> bool:
         counts = table.rows[0].label == "NU" and column.pool in ("unseen", "unseen_both")
         return counts and below(cell, table.cell("NU", column.key))
 

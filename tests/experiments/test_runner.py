@@ -119,7 +119,7 @@ def test_finished_experiment_is_not_done_again(
     before = Record.load(copy / "record.json")
     monkeypatch.setattr(seed_run, "environment", lambda: {"commit": "another"})
     monkeypatch.setattr(seed_run, "train_round", lambda *_: pytest.fail("it trained"))
-    monkeypatch.setattr(seed_run, "evaluate", lambda *_: pytest.fail("it tested"))
+    monkeypatch.setattr(seed_run, "evaluate_pools", lambda *_: pytest.fail("it tested"))
     assert run_experiment(tiny(), copy) == before
 
 

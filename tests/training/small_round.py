@@ -17,7 +17,7 @@ from kedge.methods.base import Alignment, AlignmentInputs, Memory
 from kedge.methods.registry import Method, parse_method
 from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.training.round import RoundResult, remember, train_round
+from kedge.training.round import RoundResult, memory_after_round, train_round
 
 SIDE, PER_CLASS = 16, 8
 OLD, NEW, VAL = (tuple(f"{role}{i}" for i in range(4)) for role in ("old", "new", "val"))
@@ -65,7 +65,7 @@ def base_model() -> Model:
 
 def memory_of(method: str, model: Model) -> Memory:
     """What a method keeps of the first round."""
-    return remember(quick(method), model, FIRST, {}, CONFIG)
+    return memory_after_round(quick(method), model, FIRST, {}, CONFIG)
 
 
 def quick(method: str) -> Method:

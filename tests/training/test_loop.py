@@ -31,7 +31,7 @@ from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeSampler
 from kedge.methods.registry import Method, parse_method
-from kedge.training.round import remember, train_round
+from kedge.training.round import memory_after_round, train_round
 from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep
 from kedge.utils.seeding import torch_seed
 
@@ -126,7 +126,7 @@ def test_images_in_a_file_train_to_the_same_last_bit(n_tasks: int, in_a_file: Im
     method, base = parse_method("EIML exemplars=4"), base_model()
     results = []
     for table in (TABLE, in_a_file):
-        memory = remember(method, base, round_data(0, OLD, table), {}, config)
+        memory = memory_after_round(method, base, round_data(0, OLD, table), {}, config)
         results.append(train_round(base, round_data(1, NEW, table), method, config, memory=memory))
     assert results[0].history == results[1].history
     assert same(weights(results[0].model), weights(results[1].model))

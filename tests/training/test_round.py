@@ -40,7 +40,7 @@ from kedge.methods.registry import ALIGNMENTS, Method, parse_method
 from kedge.models.heads import Head, PrototypeHead
 from kedge.models.model import Model
 from kedge.training import round
-from kedge.training.round import Validator, remember, train_round
+from kedge.training.round import Validator, memory_after_round, train_round
 from kedge.training.step import StepInputs, TrainStep
 
 ALIGNED = sorted(ALIGNMENTS)
@@ -72,7 +72,7 @@ def test_round_does_not_change_its_teacher_nor_earlier_anchors(name: str) -> Non
     assert torch.equal(second.anchors[:4], base.anchors)
     assert not same(second.embedding.state_dict(), base.embedding.state_dict())
 
-    memory = remember(method, second, SECOND, memory_of(name, base), CONFIG)
+    memory = memory_after_round(method, second, SECOND, memory_of(name, base), CONFIG)
     third = train_round(second, round_data(2, VAL), method, CONFIG, memory=memory).model
     assert third.classes == OLD + NEW + VAL
     assert torch.equal(third.anchors[:8], second.anchors)

@@ -58,7 +58,7 @@ class EvalSpec:
     shape: EpisodeShape
 
 
-def evaluate(
+def evaluate_pools(
     model: Model, specs: Sequence[EvalSpec], n_episodes: int, seed: int
 ) -> dict[str, Float64[Tensor, " e"]]:
     """Accuracy of each test episode in %, by the name of the spec. The pools must be of one table

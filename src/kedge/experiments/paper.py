@@ -32,7 +32,7 @@ RANGE = "range"  # the row of a sweep that is computed from the rows above it
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """An accuracy in % as the paper prints it."""
 
     mean: float
@@ -47,7 +47,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class PaperColumn:
     """What the models of a table were tested on."""
 
     group: str  # what the paper prints above it: "1-shot", "round II"
@@ -64,12 +64,12 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """One method; in the sweeps one training shape ("5-shot 10-way"), or the range over them."""
 
     label: str
     dataset: str | None  # None where the paper does not say
-    cells: tuple[Cell, ...]
+    cells: tuple[PaperCell, ...]
 
     @property
     def competes(self) -> bool:
@@ -87,8 +87,8 @@ class PaperTable:
     old_domain: str | None  # of DomainImageNet: what the base model was trained on
     head: str
     backbone: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[PaperRow, ...]
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -106,19 +106,19 @@ class PaperTable:
         """Whether rows are training shapes instead of methods."""
         return self.rows[-1].label == RANGE
 
-    def walk(self) -> Iterator[tuple[Row, Column, Cell]]:
+    def walk(self) -> Iterator[tuple[PaperRow, PaperColumn, PaperCell]]:
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
                 yield row, column, cell
 
-    def cell(self, label: str, key: str, dataset: str | None = None) -> Cell:
+    def cell(self, label: str, key: str, dataset: str | None = None) -> PaperCell:
         """`cell("IDA", "5-shot unseen")`; the dataset is needed where a table has several."""
         for row, column, cell in self.walk():
             if (row.label, column.key) == (label, key) and dataset in (None, row.dataset):
                 return cell
         raise KeyError(f"{self.id} has no cell ({label}, {key}, {dataset})")
 
-    def is_best(self, row: Row, column: Column) -> bool:
+    def is_best(self, row: PaperRow, column: PaperColumn) -> bool:
         """Whether no method is better; computed, since some bold marks in the paper are wrong."""
         at = self.columns.index(column)
         rivals = [r.cells[at].mean for r in self.rows if r.competes and r.dataset == row.dataset]
@@ -171,7 +171,7 @@ def _paper() -> tuple[dict[str, PaperTable], dict[str, Fault], SimpleNamespace]:
 
 def _table_from(raw: dict[str, Any]) -> PaperTable:
     columns = tuple(
-        Column(
+        PaperColumn(
             group=group["name"],
             n_shot=group["n_shot"],
             n_way=column.get("n_way", raw["n_way"]),
@@ -183,10 +183,12 @@ def _table_from(raw: dict[str, Any]) -> PaperTable:
         for column in group["columns"]
     )
     rows = tuple(
-        Row(
+        PaperRow(
             label=row["label"],
             dataset=row.get("dataset", raw["dataset"]),
-            cells=tuple(Cell(**{**cell, "faults": tuple(cell["faults"])}) for cell in row["cells"]),
+            cells=tuple(
+                PaperCell(**{**cell, "faults": tuple(cell["faults"])}) for cell in row["cells"]
+            ),
         )
         for row in raw["rows"]
     )

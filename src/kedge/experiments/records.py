@@ -22,7 +22,7 @@ from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.config_io import from_dict, parse_json
 
-FORMAT = 1
+RECORD_FORMAT = 1
 INDEX = "recipe.json"  # of a record set
 # Parts of a record's config, and the keys that reports need.
 SETTINGS: dict[str, tuple[type, set[str]]] = {
@@ -104,7 +104,7 @@ class Record:
     runs: tuple[Run, ...]
     pairs: tuple[PairedDifference, ...]
     images: str = ""  # their fingerprint; empty in early records
-    format: int = field(default=FORMAT)
+    format: int = field(default=RECORD_FORMAT)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class RecordSet:
     def save_index(self, folder: str | Path) -> None:
         """Write recipe.json; the records themselves are saved by whoever makes them."""
         index = {
-            "format": FORMAT,
+            "format": RECORD_FORMAT,
             "name": self.name,
             "title": self.title,
             "paper": self.paper,
@@ -232,8 +232,8 @@ def _read_json(path: Path, what: str) -> dict[str, Any]:
         raise KedgeError(f"{path}: no {what} here; 'kedge bench' writes one.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise KedgeError(f"{path}: not a readable kedge {what} ({error}).") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise KedgeError(f"{path}: not a kedge {what} of format {FORMAT}.")
+    if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
+        raise KedgeError(f"{path}: not a kedge {what} of format {RECORD_FORMAT}.")
     return data
 
 

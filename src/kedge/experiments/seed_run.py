@@ -27,7 +27,7 @@ from kedge.benchmarks import get_protocol
 from kedge.benchmarks.base import Benchmark, pool_label
 from kedge.config import TrainConfig
 from kedge.errors import KedgeError
-from kedge.evaluation.accuracy import evaluate
+from kedge.evaluation.accuracy import evaluate_pools
 from kedge.evaluation.anchor_drift import anchor_drift, true_anchors
 from kedge.evaluation.results import AnchorMove, Score
 from kedge.experiments.experiment import Experiment
@@ -37,7 +37,7 @@ from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model
-from kedge.training.round import RoundResult, remember, train_round, training_pool
+from kedge.training.round import RoundResult, memory_after_round, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import load_tensors, save_tensors, write_text_atomically
@@ -195,7 +195,7 @@ class SeedRun:
     def _save_memory(self, method: Method, round: int, model: Model) -> None:
         before = self._memory(method, round - 1) if round else {}
         round_data = self.benchmark.round_data(round)
-        kept = remember(method, model, round_data, before, self._config(round))
+        kept = memory_after_round(method, model, round_data, before, self._config(round))
         save_tensors(self._memory_path(method, round), kept, {"method": method.label})
 
     def _memory_path(self, method: Method, round: int) -> Path:
@@ -205,7 +205,7 @@ class SeedRun:
         self, method: Method, round: int, result: RoundResult, peak: float, folder: Path
     ) -> Run:
         specs = self.experiment.eval_specs(self.benchmark.test_pools(round))
-        accuracies = evaluate(result.model, specs, self.experiment.eval_episodes, self.seed)
+        accuracies = evaluate_pools(result.model, specs, self.experiment.eval_episodes, self.seed)
         save_tensors(folder / "episodes.safetensors", accuracies, {"seed": self.seed})
         measures, moves = self._drift(method, round, result.model)
         shared = {"processes": distributed.world_size(), "jobs": self.n_jobs}

@@ -31,7 +31,7 @@ from kedge.utils.progress import note
 from kedge.utils.seeding import generator
 
 MAX_NAME_BYTES = 1 << 23  # of all class names: with more, a model could not be saved either
-DAMAGED = "EIML: the stored exemplars do not fit this model; the memory beside it is damaged."
+DAMAGED_MEMORY = "EIML: the stored exemplars do not fit this model; its memory file is damaged."
 
 
 @final
@@ -103,7 +103,7 @@ class ExemplarIncrementalMetaLearning(Alignment):
     def check_memory(self, memory: Memory, model: Model) -> None:
         images, counts, _ = _exemplars(memory)
         config = model.config
-        require(images.shape[1:] == (config.n_channels, *2 * (config.image_size,)), DAMAGED)
+        require(images.shape[1:] == (config.n_channels, *2 * (config.image_size,)), DAMAGED_MEMORY)
         if (n := len(counts)) < (known := len(model.classes)):
             note(f"EIML: there are exemplars of {n} of the {known} classes that the model knows")
 
@@ -115,7 +115,7 @@ class ExemplarIncrementalMetaLearning(Alignment):
         parts = [*new.split([len(rows) for rows in chosen])]
         if "images" in before:
             images, counts, old_names = _exemplars(before)
-            require(images.shape[1:] == new.shape[1:], DAMAGED)
+            require(images.shape[1:] == new.shape[1:], DAMAGED_MEMORY)
             kept = [i for i, name in enumerate(old_names) if name not in set(pool.classes)]
             old_parts = images.split(counts.tolist())
             names = [*(old_names[i] for i in kept), *names]
@@ -155,7 +155,7 @@ def _exemplars(
         and 1 <= len(counts) <= len(images)
         and bool(((counts >= 1) & (counts <= len(images))).all())
         and int(counts.sum()) == len(images),
-        DAMAGED,
+        DAMAGED_MEMORY,
     )
     if "names" not in memory:
         return images, counts, [None] * len(counts)
@@ -164,5 +164,5 @@ def _exemplars(
         with suppress(ValueError, RecursionError):
             names = parse_json(encoded.numpy().tobytes().decode())
     valid = isinstance(names, list) and all(isinstance(name, str | None) for name in names)
-    require(valid and len(names or ()) == len(counts), DAMAGED)
+    require(valid and len(names or ()) == len(counts), DAMAGED_MEMORY)
     return images, counts, list(names or ())

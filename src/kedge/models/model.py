@@ -241,7 +241,7 @@ class Model:
     def save(self, path: str | Path) -> None:
         """Write a model file, atomically. An existing file is replaced, unlike by the commands."""
         about = {
-            "format": model_file.FORMAT,
+            "format": model_file.MODEL_FORMAT,
             "config": to_dict(self.config),
             "classes": self.classes,
             "lineage": [to_dict(entry) for entry in self.lineage],

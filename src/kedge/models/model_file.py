@@ -30,7 +30,7 @@ from kedge.models.heads import build_head
 from kedge.utils.atomic_io import load_tensors, tensors_digest
 from kedge.utils.config_io import from_dict, to_dict
 
-FORMAT = "kedge-model"
+MODEL_FORMAT = "kedge-model"
 FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a checksum
 KEYS = {"format", "config", "classes", "lineage"}  # of the JSON
 # What a file whose checksum is right but whose content is not may cause.
@@ -69,7 +69,7 @@ class LineageEntry:
 def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
     """The fields of a `Model` in their order, validated. A backbone of the caller's is copied."""
     about, mapped = load_tensors(path, "kedge model")
-    known = about.get("format") in (FORMAT, FORMAT_1)
+    known = about.get("format") in (MODEL_FORMAT, FORMAT_1)
     require(known, f"{path}: not a kedge model; 'kedge train' makes one.")
     if about["format"] == FORMAT_1:
         checksum = about.pop("sha256", None)

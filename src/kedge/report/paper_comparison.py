@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from kedge.experiments import paper
-from kedge.experiments.paper import RANGE, PaperTable
+from kedge.experiments.paper import RANGE, PaperColumn, PaperRow, PaperTable
 from kedge.experiments.records import Record, RecordSet
 from kedge.report import captions, queries
 from kedge.report.cells import score_cell
@@ -22,7 +22,7 @@ ROUNDS = {"round I": 1, "round II": 2}  # groups of columns that are rounds of o
 DIGITS = 2  # as in the paper
 PAPER_NAMES = {"resnet12 of width 64": "ResNet-12", "conv4 of width 64": "Conv-4"}
 
-Counterparts = dict[tuple[paper.Row, paper.Column], Measurement]
+Counterparts = dict[tuple[PaperRow, PaperColumn], Measurement]
 
 
 def paper_comparison_table(record_set: RecordSet, table: PaperTable) -> Table:
@@ -89,7 +89,7 @@ def counterparts(record_set: RecordSet, table: PaperTable) -> Counterparts:
 
 
 def _counterpart(
-    record_set: RecordSet, table: PaperTable, row: paper.Row, column: paper.Column
+    record_set: RecordSet, table: PaperTable, row: PaperRow, column: PaperColumn
 ) -> Measurement | None:
     """From the part named after the row, or after the data set and the group of columns."""
     dataset = _substitutes(record_set, table).get(row.dataset, row.dataset)
@@ -124,7 +124,7 @@ def _substitutes(record_set: RecordSet, table: PaperTable) -> dict[str | None, s
 
 
 def agreement(
-    ours: Counterparts, table: PaperTable, columns: Sequence[paper.Column]
+    ours: Counterparts, table: PaperTable, columns: Sequence[PaperColumn]
 ) -> tuple[int, int]:
     """How many pairs of rows clearly differ in ours: those in the paper's order, and all."""
     same = clear = 0
@@ -156,7 +156,7 @@ def order_sentence(ours: Counterparts, table: PaperTable) -> str:
     )
 
 
-def _our_cell(ours: Counterparts, table: PaperTable, row: paper.Row, column: paper.Column) -> Cell:
+def _our_cell(ours: Counterparts, table: PaperTable, row: PaperRow, column: PaperColumn) -> Cell:
     if row.label == RANGE:
         cells = [ours.get((r, column)) for r in table.rows if r.label != RANGE]
         means = [m.score.mean for m in cells if m is not None and m.score is not None]
@@ -170,14 +170,14 @@ def _our_cell(ours: Counterparts, table: PaperTable, row: paper.Row, column: pap
     return score_cell(measurement.score, strong=strong, digits=DIGITS)
 
 
-def _paper_cell(table: PaperTable, row: paper.Row, column: paper.Column, bold: bool) -> Cell:
+def _paper_cell(table: PaperTable, row: PaperRow, column: PaperColumn, bold: bool) -> Cell:
     cell = row.cells[table.columns.index(column)]
     value, _, margin = str(cell).partition(" ±")
     marks = "".join(mark for fault, mark in table.faults.items() if fault in cell.faults)
     return Cell(value, margin, bold and table.is_best(row, column), note=marks)
 
 
-def _column(ours: Counterparts, column: paper.Column) -> Column:
+def _column(ours: Counterparts, column: PaperColumn) -> Column:
     if column.by_ways:
         return Column(f"{column.n_way}-way", column.group)
     sizes = {measurement.pool.n_classes for (_, c), measurement in ours.items() if c == column}

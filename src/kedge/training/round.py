@@ -63,7 +63,7 @@ def train_round(
     """Train a copy of `start`, which is also the frozen teacher, on the images of a round.
 
     A stopped round continues from its checkpoint file. `tick` is called with the number of episodes
-    just trained. `memory` is what the method kept of earlier rounds, from `remember`.
+    just trained. `memory` is what the method kept of earlier rounds, from `memory_after_round`.
     """
     began, memory, schedule = time.perf_counter(), memory or {}, config.schedule
     check_tasks_per_step(schedule.tasks_per_step)
@@ -145,7 +145,7 @@ def check_tasks_per_step(tasks_per_step: int) -> None:
     )
 
 
-def remember(
+def memory_after_round(
     method: Method, model: Model, round_data: RoundData, before: Memory, config: TrainConfig
 ) -> Memory:
     """What the method keeps for its next round besides the model, at the end of a round."""

@@ -15,7 +15,7 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import check_pool
 from kedge.errors import require
-from kedge.evaluation.accuracy import EvalSpec, evaluate
+from kedge.evaluation.accuracy import EvalSpec, evaluate_pools
 from kedge.methods.registry import parse_method
 from kedge.models.embedding import ModelConfig
 from kedge.models.model import Model, new_model, trainable_copy
@@ -85,7 +85,7 @@ def _build_step(start: Model, method: str) -> TrainStep:
 def evaluation_seconds(model: Model, pool: Pool, shape: EpisodeShape) -> float:
     """Seconds for 2000 test episodes, from pixels to accuracies."""
     began = synchronized_time(model.device)
-    evaluate(model, [EvalSpec("test", pool, shape)], TEST_EPISODES, 0)
+    evaluate_pools(model, [EvalSpec("test", pool, shape)], TEST_EPISODES, 0)
     return synchronized_time(model.device) - began
 
 

@@ -22,7 +22,7 @@ from kedge.models.model import Model
 from kedge.utils.progress import Tick, task
 from kedge.utils.seeding import generator
 
-MAX_IMAGES = 100  # of each class
+MAX_CLASS_IMAGES = 100  # of each class
 BATCH_SIZE = 10  # images in one backward pass
 N_LABEL_DRAWS = 10  # for each image; with one, noise hides many neighbours
 NO_FILTERS = (
@@ -37,7 +37,7 @@ def nearest_classes(
     """For each class of the pool all others, nearest first. All random draws depend on `key`."""
     rngs = [generator("task2vec", *key, name) for name in pool.classes]
     chosen = [
-        rows[torch.from_numpy(np.sort(rng.permutation(len(rows))[:MAX_IMAGES]))]
+        rows[torch.from_numpy(np.sort(rng.permutation(len(rows))[:MAX_CLASS_IMAGES]))]
         for rng, rows in zip(rngs, pool.class_rows, strict=True)
     ]
     with (

@@ -155,7 +155,9 @@ def test_text_that_stands_for_bytes_is_spilled_to_the_disk(
     read: Read, protocol: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpickle, "LONG_TEXT", 1000)
-    monkeypatch.setattr(pickle_objects, "CHUNK", 7)  # cuts between the two bytes of a character
+    monkeypatch.setattr(
+        pickle_objects, "SPILL_CHUNK", 7
+    )  # cuts between the two bytes of a character
     array = np.arange(3000).astype("u1").reshape(30, 100)
     found = read(pickle.dumps([array, array + 1], protocol))
     assert same(found, [array, array + 1])

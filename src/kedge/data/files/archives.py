@@ -29,7 +29,7 @@ LARGEST_GROWTH = 200  # a file that unpacks to more than this many times its siz
 LONGEST_NAME = 1 << 16  # bytes that a .tar may spend on one name
 BLOCK = 512  # bytes, the unit of a .tar
 DRIVE = re.compile("[A-Za-z]:/")
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 
 class Archive(FileTree):
@@ -112,7 +112,7 @@ class Zip(Archive):
         self._members = self._safe_members(members)
         self.remarks += skipped_remark(links, "member", "a link in the archive")
         kept = self._members.values()
-        if any(member.flag_bits & 1 or member.compress_type not in METHODS for member in kept):
+        if any(member.flag_bits & 1 or member.compress_type not in ZIP_METHODS for member in kept):
             what = "encrypted, or compressed by an unknown method"
             raise KedgeError(f"{self.path}: {what}; unpack it first.")
         self._refuse_bomb(sum(member.file_size for member in kept))

@@ -23,7 +23,7 @@ from kedge.data.index import ArrayImages, ImageSource
 from kedge.errors import KedgeError
 
 LOCAL_HEADER = struct.Struct("<4s22x2H")  # signature, and lengths of two texts
-LONGEST_HEADER = 1 << 16
+LONGEST_NPY_HEADER = 1 << 16
 # The header that NumPy writes is a Python literal; it is matched here, not evaluated.
 ARRAY_HEADER = re.compile(
     rb"\s*\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
@@ -67,7 +67,7 @@ def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], boo
     magic = file.read(8)
     size = 2 if magic[6:7] == b"\1" else 4
     length = int.from_bytes(file.read(size), "little")
-    content = file.read(min(length, LONGEST_HEADER))
+    content = file.read(min(length, LONGEST_NPY_HEADER))
     match = ARRAY_HEADER.fullmatch(content)
     if magic[:6] != b"\x93NUMPY" or len(content) != length or match is None:
         raise ValueError(f"'{key}' is not an array")

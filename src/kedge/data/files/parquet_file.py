@@ -22,13 +22,13 @@ from kedge.data.files.archives import LARGEST_GROWTH
 from kedge.data.files.file_tree import damage_as_error, damaged, reject_failed_download
 from kedge.errors import KedgeError
 
-IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
+PARQUET_IMAGE_COLUMNS = ("image", "img", "images", "picture", "photo", "jpg", "png", "bytes")
 LABEL_COLUMNS = (
     *("label", "labels", "fine_label", "class", "class_label", "class_name", "target", "category"),
     *("label_name", "cls", "targets", "y"),
 )
-READ_BYTES = 1 << 20  # of the read buffer: without a limit pyarrow reads a whole row group
-BATCH_BYTES = 4 << 20  # of images held in memory
+PARQUET_READ_BYTES = 1 << 20  # of the read buffer: without a limit pyarrow reads a whole row group
+PARQUET_BATCH_BYTES = 4 << 20  # of images held in memory
 MAX_BATCH = 32  # images; a repeated image counts only once in the file's byte counts
 LABEL_BATCH = 1 << 16
 MAX_ROWS = 20_000_000  # all of ImageNet has 14 million; a damaged file may claim any number
@@ -137,7 +137,7 @@ def open_parquet(path: Path, as_dictionary: Sequence[str] | None = None) -> Any:
         return parquet.ParquetFile(
             path,
             read_dictionary=as_dictionary,
-            buffer_size=READ_BYTES,
+            buffer_size=PARQUET_READ_BYTES,
             pre_buffer=False,
             page_checksum_verification=True,
             arrow_extensions_enabled=False,
@@ -164,7 +164,7 @@ def open_shard(path: Path, part: str) -> Shard:
         if size > LARGEST_GROWTH * max(path.stat().st_size, 1 << 20):
             raise KedgeError(f"{path}: not read, it claims to hold {size} bytes.")
         n = ends[-1] if ends else 0
-        batch_size = min(max(BATCH_BYTES * n // max(size, 1), 1), MAX_BATCH)
+        batch_size = min(max(PARQUET_BATCH_BYTES * n // max(size, 1), 1), MAX_BATCH)
         names = () if is_text else _names(features.get(label))
         return Shard(path, part, image, label, is_text, names, ends, batch_size, rows=range(n))
 
@@ -189,7 +189,7 @@ def _image_column(schema: Any) -> str | None:
             child.name == "bytes" and "binary" in str(child.type) for child in field.type
         ):
             structs[field.name.lower()] = f"{field.name}.bytes"
-    usual = (structs.get(name) or plain.get(name) for name in IMAGE_COLUMNS)
+    usual = (structs.get(name) or plain.get(name) for name in PARQUET_IMAGE_COLUMNS)
     others = [*structs.values()] or [plain[name] for name in plain if name not in LABEL_COLUMNS]
     return next(filter(None, usual), others[0] if len(others) == 1 else None)
 

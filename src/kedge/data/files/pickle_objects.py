@@ -19,12 +19,12 @@ import numpy as np
 
 from kedge.errors import KedgeError
 
-CHUNK = 4 << 20  # bytes of text that are converted at once
-MAX_DEPTH = 100  # of nested containers; data sets have fewer than ten levels
+SPILL_CHUNK = 4 << 20  # bytes of text that are converted at once
+MAX_PICKLE_DEPTH = 100  # of nested containers; data sets have fewer than ten levels
 MAX_KEY_LENGTH = 1024
 # Numbers, unlike text, can be chosen so that their hashes collide, which takes quadratic time.
 MAX_NUMBER_KEYS = 1 << 16
-TOO_DEEP = f"containers nested more than {MAX_DEPTH} deep"
+TOO_DEEP = f"containers nested more than {MAX_PICKLE_DEPTH} deep"
 
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]|[SU][1-9][0-9]{0,3}|O[48]?")
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
@@ -77,7 +77,7 @@ class ObjectBuilder:
         """Refuse results that hold anything but plain data."""
         # Goes level by level: no recursion for deep nesting, linear time for shared containers.
         level, seen = [value], set[int]()
-        for _ in range(MAX_DEPTH):
+        for _ in range(MAX_PICKLE_DEPTH):
             types = set(map(type, level)) - _LEAVES
             if not all(issubclass(kind, np.generic | np.dtype) for kind in types - _CONTAINERS):
                 raise self.refused("something that is no plain data")
@@ -164,9 +164,11 @@ class ObjectBuilder:
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             with tempfile.TemporaryFile() as file:
-                for start in range(0, len(utf8), CHUNK):
-                    chunk = bytes(utf8[start : start + CHUNK])
-                    file.write(decoder.decode(chunk, start + CHUNK >= len(utf8)).encode("latin1"))
+                for start in range(0, len(utf8), SPILL_CHUNK):
+                    chunk = bytes(utf8[start : start + SPILL_CHUNK])
+                    file.write(
+                        decoder.decode(chunk, start + SPILL_CHUNK >= len(utf8)).encode("latin1")
+                    )
                 file.flush()
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:

@@ -23,7 +23,7 @@ from typing import Any
 from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.files.pickle_objects import (
     GLOBALS,
-    MAX_DEPTH,
+    MAX_PICKLE_DEPTH,
     TOO_DEEP,
     Global,
     LongText,
@@ -33,7 +33,7 @@ from kedge.data.files.pickle_objects import (
 )
 from kedge.errors import KedgeError
 
-SHORT = 255  # bytes; longer strings are not copied out of the file
+SHORT_BYTES = 255  # bytes; longer strings are not copied out of the file
 LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on disk
 # A small object may be one byte in the file and 80 in memory: this many take a gigabyte. The
 # 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million at most.
@@ -112,7 +112,7 @@ class _Machine:
         return items
 
     def mark(self) -> None:
-        if len(self.outer_stacks) >= MAX_DEPTH:
+        if len(self.outer_stacks) >= MAX_PICKLE_DEPTH:
             raise self.objects.refused(TOO_DEEP)
         self.outer_stacks.append(self.stack)
         self.stack = []
@@ -123,10 +123,10 @@ class _Machine:
 
     def push_bytes(self, n: int) -> None:
         raw = self.view_of(n)
-        self.stack.append(bytes(raw) if n <= SHORT else raw)
+        self.stack.append(bytes(raw) if n <= SHORT_BYTES else raw)
 
     def push_python2(self, raw: bytes | memoryview) -> None:
-        self.stack.append(as_text(raw) if len(raw) <= SHORT else raw)
+        self.stack.append(as_text(raw) if len(raw) <= SHORT_BYTES else raw)
 
     def push_text(self, n: int) -> None:
         raw = self.view_of(n)

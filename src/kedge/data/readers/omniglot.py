@@ -14,7 +14,7 @@ from kedge.data.index import ConcatImages, FileImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
 
-PARTS = {"images_background": "train", "images_evaluation": "test"}
+OMNIGLOT_PARTS = {"images_background": "train", "images_evaluation": "test"}
 HALF = r"(?:.*/)?(images_background|images_evaluation)"
 DRAWING = re.compile(HALF + r"/([^/]+/character\d+)/[^/]+")
 DRAWING_IN_HALF = re.compile(r"(?:.*/)?([^/]+/character\d+)/[^/]+")
@@ -42,17 +42,17 @@ class OmniglotReader(Reader):
             if not halves[half]:
                 raise KedgeError(f"{path}: expected <Alphabet>/characterNN/*.png in it.")
             files.append(name)
-        found = [half for half in PARTS if half in halves]
+        found = [half for half in OMNIGLOT_PARTS if half in halves]
         return build_index(
             tree,
             self.form,
             [name for half in found for name in halves[half].values()],
             ConcatImages([FileImages(trees[half], list(halves[half])) for half in found]),
-            parts=[PARTS[half] for half in found for _ in halves[half]],
+            parts=[OMNIGLOT_PARTS[half] for half in found for _ in halves[half]],
             files=files,
             remarks=[
                 *(r for other in trees.values() if other is not tree for r in other.remarks),
-                *(f"{half} is missing" for half in PARTS if half not in halves),
+                *(f"{half} is missing" for half in OMNIGLOT_PARTS if half not in halves),
             ],
             image_size=28,
             inverted=True,
@@ -72,6 +72,6 @@ def _half_and_class(tree: FileTree, name: str) -> tuple[str, str] | None:
     if match := DRAWING.fullmatch(name):
         return match[1], match[2]
     half = tree.path.name.partition(".")[0]  # the tree may be one half itself
-    if half in PARTS and (match := DRAWING_IN_HALF.fullmatch(name)):
+    if half in OMNIGLOT_PARTS and (match := DRAWING_IN_HALF.fullmatch(name)):
         return half, match[1]
     return None

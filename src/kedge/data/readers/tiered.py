@@ -24,11 +24,11 @@ from kedge.data.index import (
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
 
-PARTS = ("train", "val", "test")
+TIERED_PARTS = ("train", "val", "test")
 # Both hold the same images. PNGs are preferred: they are smaller, and their channels are RGB.
-SUFFIXES = ("_images_png.pkl", "_images.npz")
-IMAGE_FILES = tuple(part + suffix for part in PARTS for suffix in SUFFIXES)
-LABEL_FILES = {f"{part}_labels.pkl": part for part in PARTS}
+TIERED_SUFFIXES = ("_images_png.pkl", "_images.npz")
+IMAGE_FILES = tuple(part + suffix for part in TIERED_PARTS for suffix in TIERED_SUFFIXES)
+LABEL_FILES = {f"{part}_labels.pkl": part for part in TIERED_PARTS}
 
 
 class TieredReader(Reader):
@@ -43,7 +43,7 @@ class TieredReader(Reader):
         remarks, forms, files = [*pickle_fields.duplicate_remarks(tree, paths)], [], []
         sources, names, parts = list[ImageSource](), list[str](), list[str]()
         for label_name, part in LABEL_FILES.items():
-            image_files = [paths[part + s] for s in SUFFIXES if part + s in paths]
+            image_files = [paths[part + s] for s in TIERED_SUFFIXES if part + s in paths]
             if not image_files:
                 unused = label_files.get(label_name)
                 remarks += [f"{unused} skipped (no images beside it)"] if unused else []
