@@ -117,7 +117,7 @@ from kedge.methods.registry import Method, parse_method
 from kedge.models.model import new_model
 from kedge.models.embedding import ModelConfig
 from kedge.data.pools import Pool, RoundData
-from kedge.training.round import remember, train_round
+from kedge.training.round import memory_after_round, train_round
 from kedge.utils import distributed
 
 distributed.init()
@@ -140,7 +140,7 @@ def two_rounds(method, tasks_per_step, backbone="conv4", head="prototype", **mor
     config, method = schedule(tasks_per_step, **more), parse_method(method)
     shape = ModelConfig(BackboneConfig(backbone, 4), HeadConfig(head), 1, 16)
     results = [train_round(new_model(shape, first.train, 0), first, base, config)]
-    memory = remember(method, results[0].model, first, {}, config)
+    memory = memory_after_round(method, results[0].model, first, {}, config)
     results.append(
         train_round(results[0].model, second, method, config, memory=memory)
     )
