@@ -304,7 +304,7 @@ def _on_gpu() -> bool:
 
 
 def _compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
-    """What is told of classes that are delivered again, or whose names are almost the same."""
+    """Notes on classes that are delivered again, or whose names are almost the same."""
     new, n_classes = [n for n in table.classes if n not in set(model.classes)], len(table.classes)
     by_case = {name.casefold(): name for name in model.classes}
     similar = [name for name in new if name.casefold() in by_case]

@@ -218,7 +218,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What settings are inferred from."""
+    """Facts about the data and the device, from which settings are inferred."""
 
     n_classes: int = 0  # that are trained on
     shape: EpisodeShape = DEFAULT_SHAPE  # as the train/validation split allows

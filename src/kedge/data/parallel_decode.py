@@ -42,7 +42,7 @@ class RawBatch:
 
     @property
     def n_bytes(self) -> int:
-        """Of images that are in memory."""
+        """Bytes of the images that are in memory."""
         loaded = (image for image in self.images if not isinstance(image, Path))
         return sum(x.nbytes if isinstance(x, np.ndarray) else len(x) for x in loaded)
 

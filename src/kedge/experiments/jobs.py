@@ -87,7 +87,7 @@ def _start(folder: Path, job: Job, slot: int, n_workers: int) -> subprocess.Pope
         resources = {"CUDA_VISIBLE_DEVICES": names.split(",")[slot % gpus]}
     arguments = (folder, job.seed, job.method, n_workers)
     return subprocess.Popen(
-        # -P: import nothing from the current folder, which may be anybody's.
+        # -P: import nothing from the current folder, which may hold other modules.
         [sys.executable, "-P", "-m", "kedge.experiments.worker", *map(str, arguments)],
         env={**os.environ, **resources},
         stdin=subprocess.PIPE,

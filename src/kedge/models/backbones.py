@@ -40,7 +40,7 @@ class Conv4(nn.Module):
         return self.blocks[-4]  # the last convolution
 
     def n_features(self, image_size: int) -> int:
-        """Of an image with sides of this length, which are halved four times."""
+        """Number of features of an image with this side, which is halved four times."""
         return self.width * (image_size // 16) ** 2
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:

@@ -186,7 +186,7 @@ class ObjectBuilder:
         return args[0] if args else ()
 
     def plain_dict(self, args: tuple) -> dict[Any, Any]:
-        """Also an OrderedDict, which Python 2 writes as a list of pairs."""
+        """A dict, also from an OrderedDict, which Python 2 writes as a list of pairs."""
         pairs = self.items(args)
         check(all(type(pair) in (list, tuple) for pair in pairs))
         return {self.key(key): value for key, value in pairs}
