@@ -147,7 +147,7 @@ def _unreadable(path: str | Path, error: OSError) -> KedgeError:
 
 
 def stamp_of(info: os.stat_result) -> str:
-    """A stamp that changes even if a file is replaced by one of equal size and modification time."""
+    """A stamp that changes even if a file is replaced by one of equal size and time."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
 
 
