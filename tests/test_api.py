@@ -181,7 +181,7 @@ def test_what_is_inferred_is_told_before_training(first: Path, notes: list[str])
 
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_options_are_told_before_images_are_read(models: list[Model]) -> None:
-    for wrong in ({"n_way": 1}, {"n_query": 0}, {"epochs": 0}, {"seed": "a"}):
+    for wrong in ({"n_way": 1}, {"n_query": 0}, {"epochs": -1}, {"seed": "a"}):
         option = f"--{next(iter(wrong)).replace('_', '-')} is "
         with pytest.raises(KedgeError, match=option):
             api.train("gone", **wrong)

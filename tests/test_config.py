@@ -32,7 +32,7 @@ from kedge.utils.config_io import from_dict, to_dict
         (EpisodeShape, {"n_way": (8, 3)}, "--n-way: .*8 3"),
         (EpisodeShape, {"n_shot": 0}, "--n-shot is 0"),
         (EpisodeShape, {"n_query": 0}, "--n-query is 0"),
-        (Schedule, {"epochs": 0}, "--epochs"),
+        (Schedule, {"epochs": -1}, "--epochs"),
         (Schedule, {"lr": 0.0}, "--lr"),
         (Schedule, {"lr": float("nan")}, "--lr"),
         (Schedule, {"tasks_per_step": 0}, "--tasks-per-step"),
@@ -42,7 +42,7 @@ from kedge.utils.config_io import from_dict, to_dict
         (TrainConfig, {"seed": -1}, "--seed"),
         # Options are validated before any image is read.
         (EpisodeOptions, {"n_way": 1}, "--n-way"),
-        (RoundOptions, {"epochs": 0}, "--epochs"),
+        (RoundOptions, {"epochs": -1}, "--epochs"),
         (TrainOptions, {"width": 5000}, "--width"),
     ],
 )

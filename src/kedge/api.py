@@ -94,7 +94,7 @@ def train(
         reasons += why
     model_config = ModelConfig(
         network,
-        HeadConfig(settings.head, settings.temperature),
+        HeadConfig(settings.head or "prototype", settings.temperature or 2.0),
         table.n_channels,
         table.image_size,
         resize=table.resize,

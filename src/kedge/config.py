@@ -20,6 +20,10 @@ from kedge.utils.config_io import normalize, option_name
 T = TypeVar("T")
 Count = int | tuple[int, int]  # the same in every episode, or a range (least, most) to draw from
 Sampling = Literal["uniform", "hard"]
+Trained = Literal["none", "head", "last", "all"]
+BatchNormMode = Literal["batch", "frozen"]
+Annealing = Literal["plateau", "cosine"]
+ADDED = {"omit_default": True}  # saved only where it differs from the default, as in earlier files
 MAX_WAYS = 20  # that are inferred; a user may ask for more
 MIN_SIZE_FOR_RESNET = 32  # px: of a smaller image, four poolings leave a single position
 MIN_IMAGES_FOR_RESNET = 1000
@@ -102,6 +106,14 @@ DEFAULT_IMAGES = DEFAULT_SHAPE.ways[1] * (DEFAULT_SHAPE.shots[1] + DEFAULT_SHAPE
 # ── the schedule of a round ──────────────────────────────────────────────────────────────────
 
 
+CHOICES = {
+    "sampling": Sampling,
+    "annealing": Annealing,
+    "train": Trained,
+    "batch_norm": BatchNormMode,
+}
+
+
 @dataclass(frozen=True)
 class ScheduleOptions:
     """How long a round trains, and how."""
@@ -112,7 +124,7 @@ class ScheduleOptions:
     """Training episodes in an epoch."""
     val_episodes: int = 200
     """Episodes of each validation; they are the same every time."""
-    lr: float = 1e-3
+    lr: float | None = None
     """Learning rate of Adam at the start of a round."""
     patience: int = 3
     """Halve the learning rate when validation has not improved for more than this many epochs."""
@@ -120,18 +132,34 @@ class ScheduleOptions:
     """Classes of a training episode: uniform, or hard (half of the episodes, by Task2Vec)."""
     tasks_per_step: int = field(default=1, metadata={"saved_as": "batch"})
     """Episodes in each optimizer step, over all processes together."""
+    annealing: Annealing | None = None
+    """plateau: halve the learning rate where validation stalls, keep the best epoch (the paper's
+    rule); cosine: lower it to 0 over the epochs, keep the last one."""
+    train: Trained | None = None
+    """What trains: none (new anchors only), head, last (the last layers and the head) or all."""
+    batch_norm: BatchNormMode | None = None
+    """batch: BatchNorm normalizes by the statistics of each episode; frozen: by stored ones."""
+    ema: float | None = None
+    """Decay per step of an average of the weights, which replaces the last weights; 0: none."""
 
     def __post_init__(self) -> None:
         normalize(self)
         for name in ("epochs", "episodes", "val_episodes", "tasks_per_step"):
             value = getattr(self, name)
+            least = 0 if name == "epochs" else 1  # no epoch: a round that only makes anchors
             require(
-                value is None or value >= 1,
-                f"{option_name(name)} is {value}: it must be at least 1.",
+                value is None or value >= least,
+                f"{option_name(name)} is {value}: it must be at least {least}.",
             )
-        require(self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
-        kinds = typing.get_args(Sampling)
-        require(self.sampling in kinds, f"--sampling must be {' or '.join(kinds)}.")
+        require(self.lr is None or self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
+        ema = 0.0 if self.ema is None else self.ema
+        require(0 <= ema < 1, f"--ema is {ema}: it must be from 0 to below 1.")
+        for name, kind in CHOICES.items():
+            value, kinds = getattr(self, name), typing.get_args(kind)
+            require(
+                value is None or value in kinds,
+                f"{option_name(name)} is '{value}': it must be {' or '.join(kinds)}.",
+            )
         require(self.patience >= 0, f"--patience is {self.patience}: it must not be negative.")
         require(
             self.episodes is None or self.episodes % self.tasks_per_step == 0,
@@ -147,6 +175,11 @@ class Schedule(ScheduleOptions):
     epochs: int = 200
     episodes: int = 800
     val_episodes: int = 400
+    lr: float = 1e-3
+    annealing: Annealing = field(default="plateau", metadata=ADDED)
+    train: Trained = field(default="all", metadata=ADDED)
+    batch_norm: BatchNormMode = field(default="batch", metadata=ADDED)
+    ema: float = field(default=0.0, metadata=ADDED)
 
 
 SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU
@@ -160,9 +193,13 @@ class BackboneOptions:
     """The network that turns an image into a feature vector."""
 
     backbone: str | None = None
-    """conv4 (small, quick), resnet12 (the paper's, at width 64) or resnet12-wide."""
+    """efficientnet-lite0 (pretrained on ImageNet), timm:NAME (any network of timm, with --weights),
+    module:function (your own Python), or to train from scratch: conv4 (small, quick), resnet12 (the
+    paper's, at width 64), resnet12-wide."""
     width: int | None = None
-    """Channels of the first block; those of later blocks are multiples of it."""
+    """Channels of the first block of conv4 and resnet12; those of later blocks are multiples."""
+    weights: str | None = field(default=None, metadata=ADDED)
+    """File of pretrained weights: safetensors, or a PyTorch file of tensors only."""
 
     def __post_init__(self) -> None:
         normalize(self)
@@ -200,17 +237,27 @@ class BackboneConfig(BackboneOptions):
 
 
 @dataclass(frozen=True)
-class HeadConfig:
+class HeadOptions:
     """How a feature is compared with the classes of an episode."""
 
-    head: str = "prototype"
-    """prototype (distance to a mean), ecm (to a learned point) or ridge (a linear classifier)."""
-    temperature: float = 2.0
+    head: str | None = None
+    """prototype (distance to a mean), unit (the same, of features scaled to length 1), ecm
+    (distance to a learned point) or ridge (a linear classifier)."""
+    temperature: float | None = None
     """Divides the logits before every softmax in training; does not change which class wins."""
 
     def __post_init__(self) -> None:
         normalize(self)
-        require(self.temperature > 0, f"--temperature is {self.temperature}: it must be above 0.")
+        temperature = 1.0 if self.temperature is None else self.temperature
+        require(temperature > 0, f"--temperature is {temperature}: it must be above 0.")
+
+
+@dataclass(frozen=True)
+class HeadConfig(HeadOptions):
+    """How a feature is compared with the classes of an episode."""
+
+    head: str = "prototype"
+    temperature: float = 2.0
 
 
 # ── a round ──────────────────────────────────────────────────────────────────────────────────
@@ -253,6 +300,10 @@ class RoundOptions(ScheduleOptions, EpisodeOptions):
             if settings[name] is None:
                 settings[name] = value
                 inferred.append(f"{option_name(name)} {value}")
+        usual = Schedule()
+        for name in ("lr", "annealing", "train", "batch_norm", "ema"):
+            if settings[name] is None:
+                settings[name] = getattr(usual, name)
         device = "with a GPU" if data.gpu else "without a GPU"
         reason = f"{' '.join(inferred)}: takes minutes {device}; training longer may be better"
         config = TrainConfig(data.shape, Schedule(**settings), self.seed)
@@ -260,14 +311,14 @@ class RoundOptions(ScheduleOptions, EpisodeOptions):
 
 
 @dataclass(frozen=True)
-class TrainOptions(HeadConfig, BackboneOptions, RoundOptions):
+class TrainOptions(HeadOptions, BackboneOptions, RoundOptions):
     """How the first round trains, and the network."""
 
     image_size: int | None = None
     """Side in pixels to which images are resized."""
 
     def __post_init__(self) -> None:
-        for options in (RoundOptions, BackboneOptions, HeadConfig):
+        for options in (RoundOptions, BackboneOptions, HeadOptions):
             options.__post_init__(self)
 
 

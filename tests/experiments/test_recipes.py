@@ -304,7 +304,7 @@ def test_options_that_every_part_sets_cannot_be_overridden(write: Write) -> None
         ("[episode]\nn_way = 1", r"episode\.n_way: --n-way is 1"),
         ("methods = ['EIML images=3']\nprotocol = 'drawings'", "methods: .*images"),
         ("protocol = 'nowhere'", "protocol: .*'nowhere'"),
-        ("[parts.one.schedule]\nepochs = 0", r"part 'one': schedule\.epochs: --epochs is 0"),
+        ("[parts.one.schedule]\nepochs = -1", r"part 'one': schedule\.epochs: --epochs is -1"),
         ("[parts.one]\ndata = 3", "part 'one': data"),
     ],
 )

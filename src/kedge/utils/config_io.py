@@ -53,13 +53,15 @@ def _as_python(value: Any) -> Any:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as it is saved in JSON. Keys of renamed fields stay as they were ("saved_as")."""
-    return {
-        f.metadata.get("saved_as", f.name): (
-            to_dict(value) if dataclasses.is_dataclass(value := getattr(config, f.name)) else value
-        )
-        for f in dataclasses.fields(config)
-    }
+    """A config as it is saved in JSON. Keys of renamed fields stay as they were ("saved_as");
+    fields that were added later are left out at their default ("omit_default")."""
+    saved = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if not (f.metadata.get("omit_default") and value == f.default):
+            nested = to_dict(value) if dataclasses.is_dataclass(value) else value
+            saved[f.metadata.get("saved_as", f.name)] = nested
+    return saved
 
 
 def from_dict(kind: type[T], data: Any) -> T:
