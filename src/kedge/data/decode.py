@@ -18,6 +18,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 ResizeMode = Literal["crop", "stretch"]
+Interpolation = Literal["bicubic", "bilinear", "lanczos", "nearest"]
 # An image before decoding; arrays are height, width[, 3], uint8, RGB. A new kind (a crop, say) is
 # handled in `decode` and `read_header` here, and where images are hashed to find copies.
 RawImage = Path | bytes | np.ndarray

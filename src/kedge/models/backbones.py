@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from kedge.config import BackboneConfig
 from kedge.errors import require
+from kedge.models.efficientnet import EfficientNetLite0
 
 
 class Conv4(nn.Module):
@@ -140,7 +141,9 @@ class ResNet12(nn.Module):
         return self.blocks(images).mean((2, 3))
 
 
+PRETRAINED = "efficientnet-lite0"  # its weights come with kedge[pretrained]
 BACKBONES = {
+    PRETRAINED: lambda c, w: EfficientNetLite0(c),
     "conv4": lambda c, w: Conv4(c, w),
     "resnet12": lambda c, w: ResNet12(c, (w, 2 * w, 4 * w, 8 * w)),
     "resnet12-wide": lambda c, w: ResNet12(c, (w, 5 * w // 2, 5 * w, 10 * w)),
@@ -148,7 +151,7 @@ BACKBONES = {
 
 
 def build_backbone(config: BackboneConfig, in_channels: int, image_size: int) -> nn.Module:
-    """A backbone whose weights are drawn from PyTorch's current random state."""
+    """A backbone with random weights, drawn from PyTorch's current random state."""
     name, known = config.backbone, ", ".join(BACKBONES)
     require(name in BACKBONES, f"There is no backbone '{name}'; choose one of {known}.")
     require(image_size >= 16, f"Images of {image_size} px are too small; use at least 16 px.")

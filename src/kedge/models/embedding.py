@@ -12,15 +12,25 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from kedge.config import BackboneConfig, HeadConfig
+from kedge.config import ADDED, BackboneConfig, HeadConfig
 from kedge.data.augment import to_float
-from kedge.data.decode import ResizeMode
+from kedge.data.decode import Interpolation, ResizeMode
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError, require
 from kedge.models.backbones import build_backbone
 from kedge.utils.progress import Tick
 
 CUSTOM = "custom"  # the name of a backbone that is the caller's own module
+
+
+@dataclass(frozen=True)
+class WeightsOrigin:
+    """Where the weights came from that a model was started with."""
+
+    architecture: str  # "efficientnet-lite0", "timm:vit_tiny_patch16_224", "my_net:build"
+    version: str  # of the code that defines the architecture; empty for a user's own
+    file: str  # its name, without the folder
+    sha256: str  # of the file
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,10 @@ class ModelConfig:
     n_features: int = 0  # known once the network has been built
     resize: ResizeMode = field(default="crop", metadata={"saved_as": "fit"})
     inverted: bool = False  # whether dark and bright are exchanged in the images
+    interpolation: Interpolation = field(default="bicubic", metadata=ADDED)  # when resizing
+    pretrained: WeightsOrigin | None = field(default=None, metadata=ADDED)
+    # Modules and weights of a user's own backbone that never train (requires_grad=False).
+    frozen: tuple[str, ...] = field(default=(), metadata=ADDED)
 
     def __post_init__(self) -> None:
         require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")
@@ -41,6 +55,8 @@ class ModelConfig:
         require(16 <= size <= 4096, f"Images of {size} px: they must have 16 to 4096.")
         known = self.resize in get_args(ResizeMode) and isinstance(self.inverted, bool)
         require(known, f"Images resized by '{self.resize}', inverted '{self.inverted}'.")
+        known = self.interpolation in get_args(Interpolation)
+        require(known, f"Images resized by '{self.interpolation}' interpolation.")
 
 
 def half_precision(device: torch.device) -> bool:
