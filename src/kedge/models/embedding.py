@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
@@ -18,6 +19,7 @@ from kedge.data.decode import Interpolation, ResizeMode
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError, require
 from kedge.models.backbones import build_backbone
+from kedge.models.heads import head_kind
 from kedge.utils.progress import Tick
 
 CUSTOM = "custom"  # the name of a backbone that is the caller's own module
@@ -65,7 +67,9 @@ def half_precision(device: torch.device) -> bool:
 
 
 class Embedding(nn.Module):
-    """Normalizes pixels in 0…1 by the statistics of the first training images, then embeds them."""
+    """Normalizes pixels in 0…1 by fixed statistics (those of the first training images, or those
+    that a pretrained network expects), then embeds them. Features have length 1 if the head asks
+    for it."""
 
     mean: Tensor
     std: Tensor
@@ -75,12 +79,18 @@ class Embedding(nn.Module):
         super().__init__()
         channels, size = config.n_channels, config.image_size
         self.backbone = backbone or build_backbone(config.backbone, channels, size)
+        self.unit_features = head_kind(config.head).unit_features
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
         self.register_buffer("std", torch.ones(channels, 1, 1))
 
     def forward(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        return self.to_features((pixels - self.mean) / self.std)
+
+    def to_features(self, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        """Features of the backbone's inputs."""
         # Distances and losses are computed in fp32, whatever the backbone computes in.
-        return self.backbone((pixels - self.mean) / self.std).float()
+        features = self.backbone(inputs).float()
+        return F.normalize(features, dim=1) if self.unit_features else features
 
     @torch.no_grad()
     def embed_batches(

@@ -1,7 +1,7 @@
 """Heads: representatives of classes from examples, and scores of features against them.
 
-To add a head, for example one with cosine similarity:
-1. Write heads/cosine.py: a final subclass of `Head` with `fit`, `logits` and `anchors`
+To add a head, for example one with the L1 distance:
+1. Write heads/l1.py: a final subclass of `Head` with `fit`, `logits` and `anchors`
    (prototype.py is the shortest example; override `episode_logits` only if training does not
    classify the queries). Keyword-only arguments of its constructor become options of `--head`.
 2. Add it to `HEADS` below. tests/models/heads/test_contract.py then runs over it as it is.
@@ -20,19 +20,29 @@ from kedge.models.heads.base import Head
 from kedge.models.heads.ecm import ECMHead
 from kedge.models.heads.prototype import PrototypeHead
 from kedge.models.heads.ridge import RidgeHead
+from kedge.models.heads.unit import UnitHead
 from kedge.utils.spec import check_options, keyword_defaults, parse_spec
 
-__all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "build_head"]
+__all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "UnitHead", "build_head"]
 
-HEADS: dict[str, type[Head]] = {"prototype": PrototypeHead, "ecm": ECMHead, "ridge": RidgeHead}
+HEADS: dict[str, type[Head]] = {
+    "prototype": PrototypeHead,
+    "unit": UnitHead,
+    "ecm": ECMHead,
+    "ridge": RidgeHead,
+}
+
+
+def head_kind(config: HeadConfig) -> type[Head]:
+    name = parse_spec(config.head, "Head").name
+    if name not in HEADS:
+        raise KedgeError(f"There is no head '{name}'; choose one of {', '.join(HEADS)}.")
+    return HEADS[name]
 
 
 def build_head(config: HeadConfig, n_features: int) -> Head:
     """The head of a spec such as 'prototype' or 'ecm training=inner'."""
-    spec = parse_spec(config.head, "Head")
-    if spec.name not in HEADS:
-        raise KedgeError(f"There is no head '{spec.name}'; choose one of {', '.join(HEADS)}.")
-    kind = HEADS[spec.name]
+    spec, kind = parse_spec(config.head, "Head"), head_kind(config)
     defaults = keyword_defaults(kind)
     check_options(spec, defaults, "Head")
     options = {  # 'scale=20' is an int, also where the option is a float

@@ -21,6 +21,7 @@ class Head(nn.Module, ABC):
     learns_class_embeddings: bool = False  # whether a round trains one vector for each class
     class_lr_scale: float = 1.0  # learning rate of these vectors, relative to the network's
     anchors_are_means: bool = False  # if they are not, a model also stores class means
+    unit_features: bool = False  # whether features are scaled to length 1
 
     def __init__(self, n_features: int, temperature: float) -> None:
         super().__init__()
