@@ -75,14 +75,22 @@ def assert_decoded(table: ImageTable, folder: Path, spec: ImageSpec = SPEC) -> N
     assert [table.classes[i] for i in table.labels.tolist()] == names
 
 
-@pytest.mark.parametrize("spec", [SPEC, ImageSpec(20, 1, "stretch", True)])
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, ImageSpec(20, 1, "stretch", True), ImageSpec(20, 3, interpolation="bilinear")],
+)
 def test_file_memory_and_reference_agree(photos: Path, out: Path, spec: ImageSpec) -> None:
     table, in_memory = packed(photos, out, spec), decode_to_table(read_index(photos), spec)
     assert_decoded(table, photos, spec)
     assert_decoded(in_memory, photos, spec)
     assert table.fingerprint == in_memory.fingerprint == table.pixel_fingerprint()
     look = {"image_size": spec.image_size, "n_channels": spec.n_channels}
-    assert metadata(out)["look"] == look | {"fit": spec.resize, "inverted": spec.inverted}
+    look |= {"fit": spec.resize, "inverted": spec.inverted}
+    if spec.interpolation != "bicubic":  # else files stay as those of earlier versions
+        look["interpolation"] = spec.interpolation
+    assert metadata(out)["look"] == look
+    table.save(out)
+    assert table.image_spec == in_memory.image_spec == ImageTable.load(out).image_spec == spec
 
 
 @pytest.mark.parametrize("broken", [(5, 9, 22), range(PER_CLASS)])

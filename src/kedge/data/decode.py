@@ -57,6 +57,7 @@ class ImageSpec:
     n_channels: int  # 1 or 3
     resize: ResizeMode = "crop"  # "crop": the centre square; "stretch": the whole image
     inverted: bool = False  # dark on white becomes white on dark
+    interpolation: Interpolation = "bicubic"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -65,9 +66,13 @@ class ImageSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """As saved in packed files and hashed into their keys, where `resize` is called "fit"."""
-        size, channels = self.image_size, self.n_channels
-        treatment = {"fit": self.resize, "inverted": self.inverted}
-        return {"image_size": size, "n_channels": channels, **treatment}
+        shape = {"image_size": self.image_size, "n_channels": self.n_channels}
+        return shape | self.treatment()
+
+    def treatment(self) -> dict[str, Any]:
+        """The part of `to_dict` that the shape of the images does not show."""
+        added = {} if self.interpolation == "bicubic" else {"interpolation": self.interpolation}
+        return {"fit": self.resize, "inverted": self.inverted, **added}
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,8 @@ def decode(raw: RawImage, spec: ImageSpec) -> UInt8[np.ndarray, "c h w"]:
         turn = TURNS.get(_orientation(image))
     if converted.size != spec.shape[1:]:
         box = _resize_box(converted, spec.resize)
-        converted = converted.resize(spec.shape[1:], Image.Resampling.BICUBIC, box)
+        resample = Image.Resampling[spec.interpolation.upper()]
+        converted = converted.resize(spec.shape[1:], resample, box)
     if turn is not None:  # after resizing, since the small square is cheaper to turn
         converted = converted.transpose(turn)
     pixels = np.asarray(converted)

@@ -114,7 +114,7 @@ def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> 
         *_count_range(counts, table.classes),
         sizes={f"{width}×{height}": len(table)},
         modes={"RGB" if n_channels == 3 else "L": len(table)},
-        spec=ImageSpec(height, n_channels, table.resize, table.inverted),
+        spec=table.image_spec,
         n_bytes=n_bytes,
         n_seen=len(table),
         parts=_summarize_parts(table),

@@ -173,6 +173,7 @@ def decode_to_table(index: ImageIndex, spec: ImageSpec) -> ImageTable:
         torch.from_numpy(readable.part) if index.parts else None,
         resize=spec.resize,
         inverted=spec.inverted,
+        interpolation=spec.interpolation,
     )
 
 

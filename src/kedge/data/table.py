@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from kedge.data.decode import ResizeMode
+from kedge.data.decode import ImageSpec, Interpolation, ResizeMode
 from kedge.data.packed_file import LazyImages, blocks, fingerprint_of, read_packed, write_packed
 from kedge.errors import KedgeError, require
 from kedge.utils.text import normalize_name
@@ -35,6 +35,7 @@ class ImageTable:
     checksum: str = ""  # of the file that the table was loaded from
     resize: ResizeMode = "crop"  # how images were made square; new ones must be treated alike
     inverted: bool = False  # whether dark and bright were exchanged
+    interpolation: Interpolation = "bicubic"  # with which they were resized
 
     def __post_init__(self) -> None:
         images, labels, part, n = self.images, self.labels, self.part, len(self.classes)
@@ -65,6 +66,12 @@ class ImageTable:
     @property
     def image_size(self) -> int:
         return self.images.shape[2]
+
+    @property
+    def image_spec(self) -> ImageSpec:
+        """How these images were made; new ones for the same model must be made alike."""
+        size, channels = self.image_size, self.n_channels
+        return ImageSpec(size, channels, self.resize, self.inverted, self.interpolation)
 
     @cached_property
     def counts(self) -> Int64[Tensor, " classes"]:
@@ -135,7 +142,7 @@ class ImageTable:
             "source": self.source,
             "fingerprint": self.checksum or self.pixel_fingerprint(),
             "parts": self.parts,
-            "look": {"fit": self.resize, "inverted": self.inverted},
+            "look": self.image_spec.treatment(),
         }
         tensors = {"labels": self.labels} | ({} if self.part is None else {"part": self.part})
         write_packed(Path(path), tensors, self.images, metadata)
@@ -146,6 +153,7 @@ class ImageTable:
         saved, images, vectors = read_packed(Path(path))
         try:
             treatment = dict(saved.get("look", {}))
+            interpolation = treatment.get("interpolation")
             return cls(
                 images[:] if images.numel() <= EAGER_BYTES else images,
                 vectors["labels"],
@@ -156,6 +164,7 @@ class ImageTable:
                 str(saved["fingerprint"]),
                 "stretch" if treatment.get("fit") == "stretch" else "crop",
                 treatment.get("inverted") is True,
+                interpolation if interpolation in get_args(Interpolation) else "bicubic",
             )
         except (KeyError, TypeError, ValueError) as error:
             raise KedgeError(f"{path}: this packed image file lacks {error}.") from None

@@ -16,7 +16,6 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from kedge.config import DEFAULT_SHAPE, EpisodeOptions, EpisodeShape
-from kedge.data.decode import ImageSpec
 from kedge.data.open import open_images
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
@@ -115,8 +114,7 @@ def open_validation(val: object, table: ImageTable) -> ImageTable | None:
     """The images that a user gives to validate on, of the same size as the training images."""
     if val is None:
         return None
-    spec = ImageSpec(table.image_size, table.n_channels, table.resize, table.inverted)
-    opened = open_images(val, spec=spec)
+    opened = open_images(val, spec=table.image_spec)
     theirs, ours = ("×".join(map(str, t.images.shape[1:])) for t in (opened, table))
     require(
         theirs == ours,

@@ -57,7 +57,8 @@ class Model:
     def image_spec(self) -> ImageSpec:
         """Size and channels of the images that this model takes, and how they are made so."""
         config = self.config
-        return ImageSpec(config.image_size, config.n_channels, config.resize, config.inverted)
+        shape, resize = (config.image_size, config.n_channels), config.resize
+        return ImageSpec(*shape, resize, config.inverted, config.interpolation)
 
     @property
     def embed_batch_size(self) -> int:
@@ -186,6 +187,11 @@ class Model:
             mask = torch.arange(z.shape[1], device=z.device) < counts[:, None]
             return Classifier(self, tuple(examples), self.head.fit(z, mask))
 
+    def anchor_classifier(self) -> Classifier:
+        """A classifier among all known classes by their anchors as they were stored, not by class
+        means that were compensated for drift."""
+        return Classifier(self, self.classes, self.anchors)
+
     def _classifier_with_known(
         self, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
     ) -> Classifier:
@@ -259,15 +265,6 @@ def pool_with_mean(
 ) -> Float[Tensor, "m d"]:
     """Features of a class, with its stored mean added as virtual samples if there is one."""
     return features if mean is None else torch.cat([features, mean.expand(VIRTUAL_SAMPLES, -1)])
-
-
-def trainable_copy(model: Model) -> Model:
-    """A model with copies of embedding and head, all of whose weights require gradients."""
-    return replace(
-        model,
-        embedding=copy.deepcopy(model.embedding).requires_grad_(True),
-        head=copy.deepcopy(model.head).requires_grad_(True),
-    )
 
 
 def new_model(
