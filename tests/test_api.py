@@ -17,7 +17,7 @@ from kedge import api
 from kedge.data.open import open_images
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
-from kedge.evaluation import accuracy
+from kedge.evaluation import naming
 from kedge.models.model import Model
 from kedge.utils import progress
 
@@ -116,7 +116,7 @@ def test_naming_accuracy_is_the_share_of_correct_names(
     models: list[Model], draw_classes: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known classes with different numbers of images, in several batches; others are left out."""
-    monkeypatch.setattr(accuracy, "LOGITS_BATCH", 7)
+    monkeypatch.setattr(naming, "LOGITS_BATCH", 7)
     names = [*NAMES[2][:3], *NAMES[0][2:5], "another"]
     table = models[2].open(draw_classes(tmp_path / "images", names))
     given = {name: table.images[table.rows_of(name)[: 2 + 2 * i]] for i, name in enumerate(names)}

@@ -40,6 +40,7 @@ from kedge.episodes.train_val_split import (
 )
 from kedge.errors import require
 from kedge.evaluation import accuracy
+from kedge.evaluation.naming import naming_results
 from kedge.evaluation.results import Score
 from kedge.methods.base import Memory
 from kedge.methods.registry import ALIGNMENTS, Method, parse_method
@@ -193,7 +194,8 @@ def evaluate(
     """Accuracy in % on few-shot episodes of these images' classes, with its 95% interval.
 
     With `known`, instead the accuracy of naming these images among all classes that the model has
-    learned, without examples; images of other classes are left out.
+    learned, without examples; images of other classes are left out. `kedge.evaluation.naming`
+    also has it by the round in which a class was learned.
 
     Args:
         options: n_way, n_shot, n_query of the test episodes; 5-way 5-shot where images suffice.
@@ -207,7 +209,7 @@ def evaluate(
     table = select_test_part(model.open(images))
     on_device = model.to(default_device())
     if known:
-        return accuracy.naming_accuracy(on_device, table)
+        return naming_results(on_device, table).overall
     pool, shape, reasons = select_test_pool(table, settings)
     _tell(table, reasons)
     spec = accuracy.EvalSpec("test", pool, shape)

@@ -61,7 +61,7 @@ def test_it_is_the_mean_distance_between_then_and_now() -> None:
     assert found["anchor_drift"] == pytest.approx(sum(distances) / 8, rel=1e-4)
     assert found["anchor_spread"] == pytest.approx(sum(between) / 28, rel=1e-4)
     assert found["anchor_drift"] > 0.01
-    assert set(found) == set(MEASURES)
+    assert set(found) == {name for name in MEASURES if name.startswith("anchor")}
     assert [move.name for move in moves] == list(NAMES[:8])
 
 

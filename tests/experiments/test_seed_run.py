@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,6 +16,8 @@ from torch import Tensor
 from kedge.benchmarks import get_protocol
 from kedge.benchmarks.base import Benchmark
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, TrainConfig
+from kedge.data.pools import Pool
+from kedge.evaluation.anchor_drift import true_anchors
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.records import Record, Run
 from kedge.experiments.runner import run_experiment
@@ -99,7 +102,8 @@ def test_every_method_does_every_round(grown: Results) -> None:
 def test_drift_is_measured_where_anchors_are_kept(grown: Results) -> None:
     for run in grown[1].runs:
         if run.round == 0 or run.method in ("PAR", PAR_LAST):  # which make every anchor again
-            assert (run.measures, run.anchors) == ({}, ())
+            assert not any(name.startswith("anchor") for name in run.measures)
+            assert run.anchors == ()
             continue
         assert len(run.anchors) == (4 if run.method == "NU" else 4 * run.round)
         assert run.measures["anchor_spread"] > 0
@@ -107,6 +111,41 @@ def test_drift_is_measured_where_anchors_are_kept(grown: Results) -> None:
             assert run.measures["anchor_drift"] == pytest.approx(0, abs=1e-5)
         else:
             assert run.measures["anchor_drift"] > 1e-3, run.method
+
+
+def named_correctly(model: Model, pools: list[Pool], anchors: Tensor) -> list[float]:
+    """% of the images of each pool that get their class, one image at a time."""
+    names, shares = [name for pool in pools for name in pool.classes], []
+    for pool in pools:
+        correct = [
+            names[model.head.logits(model.embed(pool.table.take(row[None])), anchors).argmax()]
+            == name
+            for name, rows in zip(pool.classes, pool.class_rows, strict=True)
+            for row in rows
+        ]
+        shares.append(100 * sum(correct) / len(correct))
+    return shares
+
+
+@pytest.mark.parametrize("method", ["NU", "FT", "PAR"])
+def test_naming_is_by_anchors_as_stored_among_all_classes_so_far(
+    grown: Results, benchmark: Benchmark, method: str
+) -> None:
+    folder, record = grown
+    model, pools = model_of(folder, method, 2), [benchmark.test_pool(t) for t in range(3)]
+    true = [true_anchors(model, benchmark.train_pool(t)) for t in range(3)]
+    # The frozen network stores anchors of later classes without training.
+    stored = [model.anchors, *true[1:]] if method == "NU" else [model.anchors]
+    [run] = record.select(method, 2)
+    shares = named_correctly(model, pools, torch.cat(stored))
+    assert [run.measures[f"naming_round_{t}"] for t in range(3)] == pytest.approx(shares)
+    n_images = [len(pool) for pool in pools]
+    assert run.measures["naming"] == pytest.approx(np.average(shares, weights=n_images))
+    shares = named_correctly(model, pools, torch.cat(true))
+    expected = np.average(shares, weights=n_images)
+    assert run.measures["naming_true_means"] == pytest.approx(expected)
+    [base] = record.select(method, 0)
+    assert {"naming", "naming_true_means", "naming_round_0"} == set(base.measures)
 
 
 def test_exemplars_are_training_images_of_every_class_so_far(

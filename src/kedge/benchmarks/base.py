@@ -60,9 +60,13 @@ class Benchmark:
         """The training images of a round, whatever the current one; for oracles only."""
         return self._class_pool(f"round_{round}", round, held_out=False)
 
+    def test_pool(self, round: int) -> Pool:
+        """The held-out images of the classes of one round."""
+        return self._class_pool(f"round_{round}", round, held_out=True)
+
     def test_pools(self, round: int) -> tuple[Pool, ...]:
         """Old, new and unseen classes; then those of each round, if there are more than two."""
-        by_round = [self._class_pool(f"round_{t}", t, held_out=True) for t in range(self.n_rounds)]
+        by_round = [self.test_pool(t) for t in range(self.n_rounds)]
         pools = [Pool.concat("old", by_round[: max(round, 1)])]
         if round:
             pools.append(Pool.concat("new", [by_round[round]]))

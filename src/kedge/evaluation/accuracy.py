@@ -1,4 +1,4 @@
-"""Accuracy over many episodes, and of naming images among all learned classes.
+"""Accuracy over many episodes.
 
 Each image is embedded once; episodes are then batched operations on features. Episodes depend on a
 key only, so that all methods are tested on the same ones and can be compared episode by episode.
@@ -15,17 +15,13 @@ from torch import Tensor
 
 from kedge.config import EpisodeShape
 from kedge.data.pools import Pool
-from kedge.data.table import ImageTable
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
-from kedge.errors import require
-from kedge.evaluation.results import Score
 from kedge.models.heads import Head
 from kedge.models.model import Model
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
 
 CHUNK_NUMEL = 16_000_000  # numbers in the features of one batch of episodes
-LOGITS_BATCH = 1000  # images: with thousands of classes each has thousands of logits
 
 
 @torch.no_grad()
@@ -58,39 +54,39 @@ class EvalSpec:
     shape: EpisodeShape
 
 
+class PoolFeatures:
+    """Features of all images of some pools of one table. The pools may share images, each of which
+    is embedded once."""
+
+    def __init__(self, model: Model, pools: Sequence[Pool]) -> None:
+        self._table = pools[0].table
+        assert all(pool.table is self._table for pool in pools), "pools of one table"
+        rows = torch.cat([pool.rows for pool in pools]).unique()
+        self._index = torch.full((len(self._table),), -1)  # row of the table → row of the features
+        self._index[rows] = torch.arange(len(rows))
+        with task("testing: images", len(rows)) as tick:
+            self._features = model.embed_rows(self._table, rows, tick)
+
+    def of(self, pool: Pool) -> Float[Tensor, "positions d"]:
+        """The features of one of the pools, or of a part of it."""
+        index = self._index[pool.rows]
+        assert bool((index >= 0).all()), "images of these pools"
+        return self._features[index.to(self._features.device)]
+
+
 def evaluate_pools(
-    model: Model, specs: Sequence[EvalSpec], n_episodes: int, seed: int
+    model: Model,
+    specs: Sequence[EvalSpec],
+    n_episodes: int,
+    seed: int,
+    features: PoolFeatures | None = None,
 ) -> dict[str, Float64[Tensor, " e"]]:
     """Accuracy of each test episode in %, by the name of the spec. The pools must be of one table
     and may share images. The episodes depend on name and seed only, never on the model."""
-    table = specs[0].pool.table
-    assert all(spec.pool.table is table for spec in specs), "pools of one table"
-    rows = torch.cat([spec.pool.rows for spec in specs]).unique()
-    index = torch.zeros(len(table), dtype=torch.int64)  # row of the table → row of the features
-    index[rows] = torch.arange(len(rows))
-    with task("testing: images", len(rows)) as tick:
-        features = model.embed_rows(table, rows, tick)
+    features = features or PoolFeatures(model, [spec.pool for spec in specs])
     accuracies = {}
     for spec in specs:
         rng = generator("test", spec.name, seed)
         plan = sample_episodes(spec.pool, spec.shape, n_episodes, rng)
-        own = features[index[spec.pool.rows].to(features.device)]
-        accuracies[spec.name] = episode_accuracies(model.head, own, plan)
+        accuracies[spec.name] = episode_accuracies(model.head, features.of(spec.pool), plan)
     return accuracies
-
-
-def naming_accuracy(model: Model, table: ImageTable) -> Score:
-    """Share of the images in % that get the right name; classes that are not known are left out."""
-    index = {name: i for i, name in enumerate(model.classes)}
-    names = [name for name in table.classes if name in index]
-    require(
-        bool(names),
-        f"{table.source}: the model knows none of these {len(table.classes)} classes, such as "
-        f"'{table.classes[0]}'; 'kedge show' lists those that it knows.",
-    )
-    pool = Pool.all("test", table, names)
-    targets = torch.tensor([index[name] for name in names]).repeat_interleave(pool.counts)
-    representatives = model.classifier().representatives
-    features = torch.cat(model.class_features(pool)).split(LOGITS_BATCH)
-    predicted = [model.head.logits(z, representatives).argmax(1).cpu() for z in features]
-    return Score.of_correct(torch.cat(predicted) == targets)

@@ -39,6 +39,17 @@ class Score:
 
 
 @dataclass(frozen=True)
+class NamingResult:
+    """Accuracy in % of naming images among all learned classes, without examples."""
+
+    overall: Score
+    by_round: dict[int, Score]  # on the images of the classes first learned in each round
+    # With the anchors as they were stored, where `Model.classifier` uses class means that were
+    # compensated for drift; None if it uses the anchors anyway.
+    by_anchors: NamingResult | None = None
+
+
+@dataclass(frozen=True)
 class EpochResult:
     """One epoch of a training curve (`Run.history`): accuracy in %, losses in nats."""
 

@@ -60,6 +60,10 @@ MEASURES = {  # keys of Run.measures
     "anchor_drift": "mean ‖stored anchor − anchor recomputed now‖ over classes of earlier rounds",
     "anchor_spread": "mean distance between two anchors recomputed now",
     "anchor_plane": "share of the base anchors' variance that the plane of AnchorMove shows",
+    "naming": "% of the held-out images of all classes so far that are named correctly among these "
+    "classes, with the anchors as they were stored",
+    "naming_true_means": "the same with anchors recomputed now from the training images",
+    "naming_round_*": "the part of `naming` on the classes of one round: naming_round_0, …",
 }
 
 

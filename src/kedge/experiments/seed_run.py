@@ -18,17 +18,20 @@ import itertools
 import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from kedge.benchmarks import get_protocol
 from kedge.benchmarks.base import Benchmark, pool_label
 from kedge.config import TrainConfig
 from kedge.errors import KedgeError
-from kedge.evaluation.accuracy import evaluate_pools
+from kedge.evaluation.accuracy import PoolFeatures, evaluate_pools
 from kedge.evaluation.anchor_drift import anchor_drift, true_anchors
+from kedge.evaluation.naming import naming_measures
 from kedge.evaluation.results import AnchorMove, Score
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.jobs import Job
@@ -205,9 +208,15 @@ class SeedRun:
         self, method: Method, round: int, result: RoundResult, peak: float, folder: Path
     ) -> Run:
         specs = self.experiment.eval_specs(self.benchmark.test_pools(round))
-        accuracies = evaluate_pools(result.model, specs, self.experiment.eval_episodes, self.seed)
+        by_round = [self.benchmark.test_pool(t) for t in range(round + 1)]
+        features = PoolFeatures(result.model, [*(spec.pool for spec in specs), *by_round])
+        n_episodes = self.experiment.eval_episodes
+        accuracies = evaluate_pools(result.model, specs, n_episodes, self.seed, features)
         save_tensors(folder / "episodes.safetensors", accuracies, {"seed": self.seed})
-        measures, moves = self._drift(method, round, result.model)
+        train_pools = [self.benchmark.train_pool(t) for t in range(round + 1)]
+        now = [true_anchors(result.model, pool) for pool in train_pools]
+        measures, moves = self._drift(method, round, result.model, now)
+        measures |= naming_measures(result.model, by_round, features, now)
         shared = {"processes": distributed.world_size(), "jobs": self.n_jobs}
         pools = (
             PoolInfo(spec.name, pool_label(spec.pool.name), len(spec.pool.classes), spec.shape)
@@ -229,15 +238,16 @@ class SeedRun:
         )
 
     def _drift(
-        self, method: Method, round: int, model: Model
+        self, method: Method, round: int, model: Model, true: Sequence[Tensor]
     ) -> tuple[dict[str, float], tuple[AnchorMove, ...]]:
-        """How far the classes of earlier rounds have moved since their anchors were made."""
+        """How far the classes of earlier rounds have moved since their anchors were made. `true`
+        are the anchors of each round's classes made anew under this model."""
         if method.trains_on == "everything":  # it makes all anchors again in every round
             return {}, ()
-        own = self.benchmark.train_pool(round)
-        if set(own.classes) <= set(model.classes):
+        own = self.benchmark.split.rounds[round]
+        if set(own) <= set(model.classes):
             path = self._folder_of(method, round) / "places.safetensors"
-            save_tensors(path, {"places": true_anchors(model, own)}, {"classes": own.classes})
+            save_tensors(path, {"places": true[round]}, {"classes": own})
         if round == 0 or not (self._folder_of(BASE, 0) / "places.safetensors").exists():
             return {}, ()  # bases of early versions have no such file
         names: list[str] = []
@@ -245,10 +255,9 @@ class SeedRun:
         for t in range(round):
             path = self._folder_of(method if t else BASE, t) / "places.safetensors"
             if path.exists():  # NU never learns the classes of later rounds
-                pool = self.benchmark.train_pool(t)
                 then.append(load_tensors(path, "list of anchors")[1]["places"])
-                now.append(true_anchors(model, pool))
-                names += pool.classes
+                now.append(true[t])
+                names += self.benchmark.split.rounds[t]
         return anchor_drift(names, torch.cat(then), torch.cat(now), then[0])
 
     def _kept_bytes(self, method: Method, round: int, model: Model) -> float:

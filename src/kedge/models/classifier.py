@@ -53,6 +53,11 @@ class Classifier:
                 predictions.append(list(zip(names, values, strict=True)))
         return predictions
 
+    def logits(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """Scores of features, as `Model.embed` gives them; their softmax is `probabilities`."""
+        logits: Tensor = self.model.head.logits(features, self.representatives)
+        return logits
+
     @torch.no_grad()
     def _batches(self, images: Any) -> Iterator[Float[Tensor, "b k"]]:
         """Probabilities batch by batch: for thousands of classes, all of them may be too large."""
@@ -64,7 +69,7 @@ class Classifier:
         with task("classifying images", n) if n > size else nullcontext(no_tick) as tick:
             for batch in images.split(size):
                 features = self.model.embed(batch, tick)
-                yield self.model.head.logits(features, self.representatives).softmax(-1)
+                yield self.logits(features).softmax(-1)
 
     def _load(self, images: Sequence[Any]) -> Tensor | LazyImages:
         """Images from paths, Pillow images or arrays, in the same order."""

@@ -16,14 +16,14 @@ import copy
 import hashlib
 import json
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kedge.config import TrainConfig
+from kedge.config import ADDED, TrainConfig
 from kedge.errors import KedgeError, require
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
 from kedge.models.heads import build_head
@@ -64,6 +64,7 @@ class LineageEntry:
     config: dict[str, Any]
     best_epoch: int
     val_accuracy: float
+    untrained: tuple[str, ...] = field(default=(), metadata=ADDED)  # delivered, not trained on
 
 
 def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:

@@ -74,7 +74,10 @@ def train_user_round(
     model = _add_missing_anchors(model, split, table)
     delivered = set(table.classes)
     classes = (*(name for name in model.classes if name not in delivered), *table.classes)
-    model = replace(model, classes=classes, anchors=model.anchors_of(classes))
+    *earlier, entry = model.lineage
+    untrained = tuple(name for name in table.classes if name not in set(entry.classes))
+    lineage = (*earlier, replace(entry, untrained=untrained))
+    model = replace(model, classes=classes, anchors=model.anchors_of(classes), lineage=lineage)
     model = replace(model, class_means=compensated_means(start, model, table)).to("cpu")
     means = None if model.class_means is None else distributed.broadcast(model.class_means)
     return replace(model, anchors=distributed.broadcast(model.anchors), class_means=means)
