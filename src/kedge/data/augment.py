@@ -16,6 +16,7 @@ from torch import Tensor
 
 PADDING = 8 / 84  # of the image's side: 8 pixels at the paper's 84
 JITTER = 0.4  # brightness, contrast and saturation factors lie in 1 ± 0.4
+ImagesOrMaps = UInt8[Tensor, "b c h w"] | Float[Tensor, "b views ..."]  # see `augment`
 GREY = (0.299, 0.587, 0.114)  # weights of R, G, B in luminance (ITU-R BT.601)
 
 
@@ -27,31 +28,43 @@ class Augmentation:
     left: Int64[Tensor, "*batch"]
     mirrored: Bool[Tensor, "*batch"]
     colour: Float[Tensor, "*batch 3"]  # factors of brightness, contrast, saturation
+    view: Int64[Tensor, "*batch"]  # of those made in advance, if images come as such
 
     def of(self, episode: int, n_images: int) -> Augmentation:
         """For the first `n_images` images of one episode."""
         return Augmentation(*(part[episode, :n_images] for part in vars(self).values()))
+
+    def select(self, images: Bool[Tensor, " n"]) -> Augmentation:
+        """For some of the images of one episode."""
+        return Augmentation(*(part[images] for part in vars(self).values()))
 
     def to(self, device: torch.device) -> Augmentation:
         return Augmentation(*(part.to(device, non_blocking=True) for part in vars(self).values()))
 
 
 def draw_augmentation(
-    rng: np.random.Generator, n_episodes: int, n_images: int, image_size: int
+    rng: np.random.Generator, n_episodes: int, n_images: int, image_size: int, n_views: int = 1
 ) -> Augmentation:
+    """Random crops, reflections and colours, and one of `n_views` views, for each image."""
     shape, n_offsets = (n_episodes, n_images), 2 * padding(image_size) + 1
     top, left = rng.integers(0, n_offsets, shape), rng.integers(0, n_offsets, shape)
     mirrored = rng.random(shape) < 0.5
     colour = rng.uniform(1 - JITTER, 1 + JITTER, (*shape, 3)).astype(np.float32)
-    return Augmentation(*map(torch.from_numpy, (top, left, mirrored, colour)))
+    view = rng.integers(0, n_views, shape) if n_views > 1 else np.zeros(shape, np.int64)
+    return Augmentation(*map(torch.from_numpy, (top, left, mirrored, colour, view)))
 
 
 def padding(image_size: int) -> int:
     return round(PADDING * image_size)
 
 
-def augment(images: UInt8[Tensor, "b c h w"], drawn: Augmentation) -> Float[Tensor, "b c h w"]:
-    """Crop from the zero-padded image, mirror, jitter (colour images only); values in 0…1."""
+def augment(images: ImagesOrMaps, drawn: Augmentation) -> Float[Tensor, "b ..."]:
+    """Crop from the zero-padded image, mirror, jitter (colour images only); values in 0…1.
+
+    Of maps, which are made from images augmented in advance, one view is chosen.
+    """
+    if images.is_floating_point():
+        return images[torch.arange(len(images), device=images.device), drawn.view].float()
     b, c, h, w = images.shape
     pad, device = padding(h), images.device
     y = drawn.top[:, None] + torch.arange(h, device=device)
@@ -82,6 +95,8 @@ def luminance(pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
     return GREY[0] * red + GREY[1] * green + GREY[2] * blue
 
 
-def to_float(images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-    """Images without augmentation; values in 0…1."""
+def to_float(images: ImagesOrMaps) -> Float[Tensor, "b ..."]:
+    """Images without augmentation, in 0…1; of maps (see `augment`) the first view."""
+    if images.is_floating_point():
+        return images[:, 0].float()
     return images.to(torch.float32, memory_format=torch.channels_last) / 255

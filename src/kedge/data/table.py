@@ -39,9 +39,7 @@ class ImageTable:
 
     def __post_init__(self) -> None:
         images, labels, part, n = self.images, self.labels, self.part, len(self.classes)
-        ok = images.dtype == torch.uint8 and images.ndim == 4
-        self._require(ok, "images must be uint8 of shape N×C×H×W")
-        self._require(images.shape[1] in (1, 3), "images must have 1 or 3 channels")
+        self._check_images()
         ok = labels.dtype == torch.int64 and labels.shape == images.shape[:1]
         self._require(ok, "there must be one label for each image")
         self._require(len(set(self.classes)) == n, "two classes have the same name")
@@ -52,6 +50,11 @@ class ImageTable:
             ok = ok and part.dtype == torch.uint8 and part.shape == labels.shape
             ok = ok and int(part.max()) < len(self.parts)
         self._require(ok, "every image must be in one part of the split")
+
+    def _check_images(self) -> None:
+        ok = self.images.dtype == torch.uint8 and self.images.ndim == 4
+        self._require(ok, "images must be uint8 of shape N×C×H×W")
+        self._require(self.images.shape[1] in (1, 3), "images must have 1 or 3 channels")
 
     def _require(self, holds: bool, sentence: str) -> None:
         require(holds, f"{self.source}: {sentence}.")
@@ -66,6 +69,11 @@ class ImageTable:
     @property
     def image_size(self) -> int:
         return self.images.shape[2]
+
+    @property
+    def n_views(self) -> int:
+        """How many augmented views of each image the table has: none but the image itself."""
+        return 1
 
     @property
     def image_spec(self) -> ImageSpec:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 from torch import Tensor
 
+from kedge.data.augment import ImagesOrMaps
 from kedge.data.pools import Pool
 
 N_THREADS, READ_AHEAD = 2, 8  # readers, and batches that are read before they are needed
@@ -35,21 +36,22 @@ class ImageLoader:
         if self.device.type != "cuda":
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
-        return len(self.pool) * self.images[0].numel() < free // 2
+        row_bytes = self.images[0].numel() * self.images.dtype.itemsize
+        return len(self.pool) * row_bytes < free // 2
 
-    def _upload(self) -> UInt8[Tensor, "n c h w"]:
+    def _upload(self) -> ImagesOrMaps:
         shape = (len(self.pool), *self.images.shape[1:])
-        uploaded = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        uploaded = torch.empty(shape, dtype=self.images.dtype, device=self.device)
         chunks = zip(uploaded.split(UPLOAD_CHUNK), self.pool.rows.split(UPLOAD_CHUNK), strict=True)
         for chunk, rows in chunks:
             chunk.copy_(self.images[rows])
         return uploaded
 
-    def fetch(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
+    def fetch(self, positions: Int64[Tensor, " b"]) -> ImagesOrMaps:
         """Images at these positions of the pool; `positions` must be on `index_device`."""
         return self._send(self._read(positions))
 
-    def stream(self, batches: Iterable[Int64[Tensor, " b"]]) -> Iterator[UInt8[Tensor, "b c h w"]]:
+    def stream(self, batches: Iterable[Int64[Tensor, " b"]]) -> Iterator[ImagesOrMaps]:
         """Fetch one batch after the other; threads read from a file while the device computes."""
         if self.resident:
             yield from map(self.fetch, batches)
@@ -63,7 +65,7 @@ class ImageLoader:
             while pending:
                 yield self._send(pending.popleft().result())
 
-    def _read(self, positions: Int64[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
+    def _read(self, positions: Int64[Tensor, " b"]) -> ImagesOrMaps:
         if self.on_device is not None:
             return self.on_device.index_select(0, positions)
         rows = self.pool.rows[positions]
@@ -74,5 +76,5 @@ class ImageLoader:
         # A GPU copies from pinned memory while this process continues.
         return images.pin_memory() if self.device.type == "cuda" else images
 
-    def _send(self, images: UInt8[Tensor, "b c h w"]) -> UInt8[Tensor, "b c h w"]:
+    def _send(self, images: ImagesOrMaps) -> ImagesOrMaps:
         return images.to(self.device, non_blocking=True)

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 from torch import Tensor
 
 from kedge.config import EpisodeShape
-from kedge.data.augment import Augmentation, draw_augmentation
+from kedge.data.augment import Augmentation, ImagesOrMaps, draw_augmentation
 from kedge.data.pools import Pool
 from kedge.episodes.loader import ImageLoader
 from kedge.errors import KedgeError
@@ -64,7 +64,7 @@ class EpisodeIndices:
 class EpisodeBatch:
     """One episode on the device: its images class by class, support before queries."""
 
-    images: UInt8[Tensor, "b c h w"]
+    images: ImagesOrMaps
     augmentation: Augmentation
     classes: Int64[Tensor, " k"]  # index into the pool's classes
     n_shot: int
@@ -95,8 +95,8 @@ class EpisodeSampler:
         indices = sample_episodes(self.pool, self.shape, self.n_episodes, rng, nearest)
         rng = generator(f"{self.name}augment", *key)
         max_images = self.shape.ways[1] * (self.shape.shots[1] + self.shape.n_query)
-        size = self.pool.table.image_size
-        augmentation = draw_augmentation(rng, self.n_episodes, max_images, size)
+        size, n_views = self.pool.table.image_size, self.pool.table.n_views
+        augmentation = draw_augmentation(rng, self.n_episodes, max_images, size, n_views)
         return replace(
             indices,
             positions=indices.positions.to(self.loader.index_device),

@@ -10,11 +10,11 @@ from typing import get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from kedge.config import ADDED, BackboneConfig, HeadConfig
-from kedge.data.augment import to_float
+from kedge.data.augment import ImagesOrMaps, to_float
 from kedge.data.decode import Interpolation, ResizeMode
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError, require
@@ -71,6 +71,7 @@ class Embedding(nn.Module):
     that a pretrained network expects), then embeds them. Features have length 1 if the head asks
     for it."""
 
+    takes_maps = False  # whether the inputs are outputs of frozen layers, not images
     mean: Tensor
     std: Tensor
 
@@ -86,7 +87,7 @@ class Embedding(nn.Module):
     def forward(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         return self.to_features((pixels - self.mean) / self.std)
 
-    def to_features(self, inputs: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+    def to_features(self, inputs: Float[Tensor, "b ..."]) -> Float[Tensor, "b d"]:
         """Features of the backbone's inputs."""
         # Distances and losses are computed in fp32, whatever the backbone computes in.
         features = self.backbone(inputs).float()
@@ -94,7 +95,7 @@ class Embedding(nn.Module):
 
     @torch.no_grad()
     def embed_batches(
-        self, n: int, batches: Iterable[UInt8[Tensor, "_ c h w"]], tick: Tick
+        self, n: int, batches: Iterable[ImagesOrMaps], tick: Tick
     ) -> Float[Tensor, "n d"]:
         """Features of n images in eval mode, without augmentation."""
         features, done, device = torch.empty(0), 0, self.mean.device

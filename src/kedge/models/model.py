@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from kedge.data.augment import ImagesOrMaps
 from kedge.data.decode import ImageSpec
 from kedge.data.files.file_tree import is_hidden
 from kedge.data.open import open_images
@@ -80,14 +81,16 @@ class Model:
         )
 
     def embed(
-        self, images: UInt8[Tensor, "n c h w"] | LazyImages, tick: Tick = no_tick
+        self, images: ImagesOrMaps | LazyImages, tick: Tick = no_tick
     ) -> Float[Tensor, "n d"]:
         """Features in eval mode, without augmentation."""
-        require(
-            isinstance(images, Tensor | LazyImages) and images.dtype == torch.uint8,
-            "Images to embed must be a tensor of uint8, as kedge.open_images(…).images has them.",
-        )
-        self._check_shape("Images to embed", images.shape)
+        if not self.embedding.takes_maps:
+            require(
+                isinstance(images, Tensor | LazyImages) and images.dtype == torch.uint8,
+                "Images to embed must be a tensor of uint8, as kedge.open_images(…).images has "
+                "them.",
+            )
+            self._check_shape("Images to embed", images.shape)
         batches = images.split(self.embed_batch_size)
         return self.embedding.embed_batches(len(images), batches, tick)
 

@@ -167,13 +167,13 @@ class _StaticEpisodes:
 
     def batch(self, number: Int64[Tensor, " 1"]) -> EpisodeBatch:
         """The episode with this number, which is on the device too."""
-        top, left, mirrored, colour, classes = (
+        *drawn, classes = (
             tensor.index_select(0, number).squeeze(0) for tensor in self.rest
         )
         images = self.images
         if images is None:
             images = self.loader.fetch(self.positions.index_select(0, number).squeeze(0))
-        return EpisodeBatch(images, Augmentation(top, left, mirrored, colour), classes, self.n_shot)
+        return EpisodeBatch(images, Augmentation(*drawn), classes, self.n_shot)
 
     def stream(self, order: Sequence[int]) -> Iterator[None]:
         """Copy the images of these episodes into the buffer, one episode per iteration."""
@@ -186,8 +186,7 @@ class _StaticEpisodes:
 def _tensors(indices: EpisodeIndices) -> list[Tensor]:
     how = indices.augmentation
     assert how is not None
-    drawn = (how.top, how.left, how.mirrored, how.colour)
-    return [indices.positions.flatten(1), *drawn, indices.classes]
+    return [indices.positions.flatten(1), *vars(how).values(), indices.classes]
 
 
 @contextmanager
