@@ -140,7 +140,7 @@ def test_learning_rate_is_halved_as_by_torch(
 
 
 def test_state_that_takes_long_to_save_is_saved_seldom() -> None:
-    state = Checkpoint(TrainStep(untrained(), untrained(), BASE, 1e-2, None, {}), 1e-2)
+    state = Checkpoint(TrainStep(untrained(), untrained(), BASE, 1e-2, None, {}), CONFIG.schedule)
     state.seconds, state.saved_at, state.save_duration = 100.0, 90.0, 0.01
     assert state.worth_saving
     state.save_duration = 0.3

@@ -39,7 +39,7 @@ class AlignmentInputs:
     head: Head  # the teacher's
     anchors: Float[Tensor, "a r"] | None = None  # sampled for this step, if the method uses them
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # what the method has stored
-    new_weights: Mapping[str, Tensor] = field(default_factory=dict)  # of backbone and head, by name
+    new_weights: Mapping[str, Tensor] = field(default_factory=dict)  # those that train, by name
     old_weights: Mapping[str, Tensor] = field(default_factory=dict)  # the teacher's, by same names
     rehearsal: Rehearsal | None = None  # if the method rehearses
 

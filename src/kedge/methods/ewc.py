@@ -4,7 +4,7 @@ networks, PNAS 2017):
 ½ · Σ_i F_i (θ_i − w_i)²   with F the diagonal of the Fisher information on the old tasks.
 
 Over several rounds F is summed up and w are the latest weights, as in online EWC (Schwarz et al.:
-Progress & Compress, ICML 2018).
+Progress & Compress, ICML 2018). F is measured for the weights that trained in the round.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kedge.config import EpisodeShape
+from kedge.config import EpisodeShape, TrainConfig, Trained
 from kedge.data.augment import to_float
 from kedge.data.pools import Pool
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
 from kedge.errors import require
 from kedge.methods.base import Alignment, AlignmentInputs, Memory
-from kedge.models.model import Model, trainable_copy
+from kedge.models.model import Model
+from kedge.models.trainable import trainable_copy, trained_names
+from kedge.utils.config_io import from_dict
 from kedge.utils.distributed import all_reduce, shard
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
@@ -55,6 +57,12 @@ class ElasticWeightConsolidation(Alignment):
         )
 
     def penalty(self, inputs: AlignmentInputs) -> Float[Tensor, ""]:
+        for name in inputs.new_weights:
+            require(
+                f"fisher.{name}" in inputs.memory,
+                f"EWC: the Fisher information of {name}, which trains now, was not measured. Give "
+                "the --train of the model's last round, or less.",
+            )
         terms = [
             (inputs.memory[f"fisher.{name}"] * (new - inputs.old_weights[name]).square()).sum()
             for name, new in inputs.new_weights.items()
@@ -62,9 +70,12 @@ class ElasticWeightConsolidation(Alignment):
         return torch.stack(terms).sum() / 2
 
     def check_memory(self, memory: Memory, model: Model) -> None:
-        for name, weight in model.weights().items():
-            fisher = memory.get(f"fisher.{name}", torch.empty(0))
-            valid = (fisher.shape, fisher.dtype) == (weight.shape, weight.dtype)
+        weights, missing = model.weights(), torch.empty(0)
+        kept = {key.removeprefix("fisher.") for key in memory}  # also of what trained in the past
+        for name in trained_names(model, _last_trained(model)) | kept:
+            weight, fisher = weights.get(name), memory.get(f"fisher.{name}", missing)
+            valid = weight is not None
+            valid = valid and (fisher.shape, fisher.dtype) == (weight.shape, weight.dtype)
             require(
                 valid and bool(((fisher >= 0) & fisher.isfinite()).all()),
                 "EWC: the Fisher information does not fit this model; the memory beside it is "
@@ -72,12 +83,13 @@ class ElasticWeightConsolidation(Alignment):
             )
 
     def remember(self, model: Model, pool: Pool, before: Memory, seed: int) -> Memory:
-        """For each weight θ_i: the mean of (∂ log p(y)/∂θ_i)² over sampled labels y, plus that of
-        earlier rounds."""
-        model = trainable_copy(model)  # the original keeps its modes and has no gradients
+        """For each weight θ_i that trained: the mean of (∂ log p(y)/∂θ_i)² over sampled labels y,
+        plus that of earlier rounds."""
+        # The original keeps its modes and has no gradients.
+        model = trainable_copy(model, _last_trained(model))
         model.embedding.eval()
         model.head.eval()
-        weights = model.weights()
+        weights = _trained_weights(model)
         # In half precision, the later terms of a sum would be rounded away.
         sums = {
             name: w.new_zeros(w.shape, dtype=torch.promote_types(w.dtype, torch.float32))
@@ -94,12 +106,23 @@ class ElasticWeightConsolidation(Alignment):
                 n_labels += n
                 tick(1)
         n_total = all_reduce(torch.tensor(n_labels, device=model.device))
-        memory = {}
+        memory = {key: self.decay * old.cpu() for key, old in before.items()}
         for name, total in sums.items():
             key, fisher = f"fisher.{name}", (all_reduce(total) / n_total).to(weights[name].dtype)
-            old = before[key].cpu() if key in before else None
-            memory[key] = fisher.cpu() if old is None else fisher.cpu() + self.decay * old
+            memory[key] = fisher.cpu() + memory[key] if key in memory else fisher.cpu()
         return memory
+
+
+def _last_trained(model: Model) -> Trained:
+    """What trained in the last round; "all" if that is unknown or was nothing, since the next round
+    may train any weight then."""
+    last = model.lineage[-1].config if model.lineage else {}
+    train = from_dict(TrainConfig, last).schedule.train
+    return "all" if train == "none" else train
+
+
+def _trained_weights(model: Model) -> dict[str, Tensor]:
+    return {name: weight for name, weight in model.weights().items() if weight.requires_grad}
 
 
 @torch.enable_grad()
@@ -123,7 +146,7 @@ def _gradients(
     uniform = torch.from_numpy(rng.random((len(logits), 1))).to(logits.device)
     labels = (ends <= uniform).sum(-1, keepdim=True)
     log_likelihood = logits.log_softmax(-1).gather(1, labels).sum()
-    weights = list(model.weights().values())
+    weights = list(_trained_weights(model).values())
     gradients = torch.autograd.grad(
         log_likelihood, weights, allow_unused=True, materialize_grads=True
     )

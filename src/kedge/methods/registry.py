@@ -1,7 +1,8 @@
 """The methods that can be compared: what each trains on, where it starts, and its alignment.
 
-A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`. To add
-one, write a file with an `Alignment` and add it to `ALIGNMENTS`: tests/methods/test_contract.py
+A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`. With
+`lambda=auto`, λ of a round is the number of old classes for each new one, n_old/n_new. To add a
+method, write a file with an `Alignment` and add it to `ALIGNMENTS`: tests/methods/test_contract.py
 then runs over it.
 """
 
@@ -39,8 +40,18 @@ class Method:
     label: str
     trains_on: TrainsOn
     alignment: Alignment | None = None
-    weight: float = 1.0  # λ
+    weight: float | Literal["auto"] = 1.0  # λ; "auto": n_old/n_new, see `with_weight_for`
     from_scratch: bool = False  # each round starts with new weights, not with the last model
+
+    @property
+    def fixed_weight(self) -> float:
+        """λ as a number."""
+        assert self.weight != "auto", "the round resolves it"
+        return self.weight
+
+    def with_weight_for(self, n_old: int, n_new: int) -> Method:
+        """This method in a round with so many old and new classes: "auto" becomes n_old/n_new."""
+        return replace(self, weight=n_old / n_new) if self.weight == "auto" else self
 
     @property
     def remembers(self) -> bool:
@@ -74,6 +85,8 @@ def parse_method(text: str) -> Method:
         from_scratch = bool(paragon) and start == PARAGON_STARTS[0]
         return Method(label, WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)
     weight = options.pop("lambda", kind.default_weight)
+    if weight == "auto":
+        return Method(label, "new", kind(**options), "auto")
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-        raise KedgeError(f"Method '{text}': lambda must be a number that is not negative.")
+        raise KedgeError(f"Method '{text}': lambda must be auto or a number that is not negative.")
     return Method(label, "new", kind(**options), float(weight))

@@ -1,4 +1,4 @@
-"""The state of a round in training: its plateau schedule, and the file from which it continues."""
+"""The state of a round in training: its learning rate, and the file from which it continues."""
 
 from __future__ import annotations
 
@@ -23,15 +23,23 @@ from kedge.utils.config_io import from_dict
 
 FILE_KIND = "state of a stopped run"
 CHEAP_SAVE = 0.25  # seconds; a save that takes less is made after every epoch
+OTHER_RUN = (
+    "{}: this is a stopped run with other options, images or starting weights. "
+    "Repeat its command to continue it, or delete this file to start again."
+)
 MIN_LR_FRACTION = 1 / 1000  # of the initial learning rate; ten halvings are below it
 SAVED_NUMBERS = ("lr", "best", "best_epoch", "stale", "seconds")  # attributes, and keys in the file
 
 
 class Checkpoint:
-    """Weights, optimizer state, learning rate, training curve and the best weights so far."""
+    """Weights, optimizer state, learning rate, training curve and the best weights so far.
 
-    def __init__(self, step: TrainStep, lr: float) -> None:
-        self.step, self.lr = step, lr
+    With the annealing "cosine" the best weights are the last ones. If the step averages weights,
+    the best weights are averages.
+    """
+
+    def __init__(self, step: TrainStep, schedule: Schedule) -> None:
+        self.step, self.schedule, self.lr = step, schedule, schedule.lr
         self.best, self.best_epoch = -math.inf, 0  # validation accuracy
         self.stale = 0  # epochs since the best one, or since the learning rate was last halved
         self.history: list[EpochResult] = []
@@ -39,22 +47,28 @@ class Checkpoint:
         self.saved_at, self.save_duration = 0.0, 0.0  # `seconds` at the last save; its duration
         self.best_weights: dict[str, Tensor] = {}
 
-    def ended(self, schedule: Schedule) -> bool:
-        """Whether all epochs are done, or the learning rate is too small to change anything."""
-        return len(self.history) >= schedule.epochs or self.lr < schedule.lr * MIN_LR_FRACTION
+    def ended(self) -> bool:
+        """Whether all epochs are done, or plateaus made the rate too small to change anything."""
+        by_plateaus = self.schedule.annealing == "plateau"
+        negligible = by_plateaus and self.lr < self.schedule.lr * MIN_LR_FRACTION
+        return len(self.history) >= self.schedule.epochs or negligible
 
-    def record(self, epoch: EpochResult, patience: int) -> None:
-        """Add an epoch: keep its weights if it is the best, halve the rate on a plateau."""
+    def record(self, epoch: EpochResult) -> None:
+        """Add an epoch: keep its weights if it is the best, and lower the learning rate if due."""
         self.history.append(epoch)
         self.stale += 1
-        if epoch.val_accuracy > self.best:
+        cosine = self.schedule.annealing == "cosine"
+        if cosine or epoch.val_accuracy > self.best:
             self.best, self.best_epoch, self.stale = epoch.val_accuracy, epoch.epoch, 0
-            self.best_weights = {k: v.clone() for k, v in self._weights().items()}
-        if self.stale > patience:
+            self.best_weights = {k: v.clone() for k, v in self.step.averaged_state().items()}
+        if cosine:
+            part_done = len(self.history) / self.schedule.epochs
+            self.lr = self.schedule.lr * (1 + math.cos(math.pi * part_done)) / 2
+        elif self.stale > self.schedule.patience:
             self.lr, self.stale = self.lr / 2, 0
 
     def restore_best(self) -> None:
-        self._set_weights(self.best_weights)
+        _copy_into(self.step.averaged_state(), self.best_weights)
 
     @property
     def worth_saving(self) -> bool:
@@ -66,7 +80,11 @@ class Checkpoint:
         """Write a file that only a run with the same `identity` can continue."""
         began = time.perf_counter()
         tensors = {
-            **{f"now.{k}": v for k, v in self._weights().items()},
+            **{
+                f"{prefix}{k}": v
+                for prefix, state in self._states().items()
+                for k, v in state.items()
+            },
             **{f"best.{k}": v for k, v in self.best_weights.items()},
             **self._moments(),
         }
@@ -78,20 +96,17 @@ class Checkpoint:
         save_tensors(path, tensors, about)
         self.saved_at, self.save_duration = self.seconds, time.perf_counter() - began
 
-    def load(self, path: Path, identity: str, epochs: int) -> None:
+    def load(self, path: Path, identity: str) -> None:
         """Continue from a file. Raises KedgeError if it is damaged or of another run."""
         about, mapped = load_tensors(path, FILE_KIND, "; delete it to start again")
         tensors = {key: value.clone() for key, value in mapped.items()}
         if _with_current_options(about.get("identity")) != identity:
-            raise KedgeError(
-                f"{path}: this is a stopped run with other options, images or starting weights. "
-                "Repeat its command to continue it, or delete this file to start again."
-            )
+            raise KedgeError(OTHER_RUN.format(path))
         try:
             self._set_state(about, tensors)
         except (KedgeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
             raise KedgeError(f"{path}: damaged {FILE_KIND}; delete it to start again.") from None
-        n_done = len(self.history)
+        n_done, epochs = len(self.history), self.schedule.epochs
         require(
             n_done <= epochs,
             f"{path}: this stopped run has done {n_done} epochs, but --epochs is {epochs}. Give "
@@ -100,26 +115,24 @@ class Checkpoint:
 
     def _set_state(self, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take over the contents of a file. Unexpected contents raise one of various errors."""
-        now, best = (strip_prefix(prefix, tensors) for prefix in ("now.", "best."))
-        expected = {k: (v.shape, v.dtype) for k, v in self._weights().items()}
-        if any({k: (v.shape, v.dtype) for k, v in w.items()} != expected for w in (now, best)):
-            raise ValueError("weights of another network")
+        states = self._states()
+        saved = {prefix: strip_prefix(prefix, tensors) for prefix in (*states, "best.")}
+        expected = {k: (v.shape, v.dtype) for k, v in self.step.state().items()}
+        for weights in saved.values():
+            if {k: (v.shape, v.dtype) for k, v in weights.items()} != expected:
+                raise ValueError("weights of another network")
         self.history = [from_dict(EpochResult, epoch) for epoch in about["history"]]
         for name in SAVED_NUMBERS:
             setattr(self, name, type(getattr(self, name))(about[name]))
-        self._set_weights(now)
-        self.best_weights = best
+        for prefix, state in states.items():
+            _copy_into(state, saved[prefix])
+        self.best_weights = saved["best."]
         self._set_moments(strip_prefix("adam.", tensors))
 
-    def _weights(self) -> dict[str, Tensor]:
-        weights, embeddings = self.step.student.state_dict(), self.step.class_embeddings
-        return weights if embeddings is None else {**weights, "rows": embeddings.detach()}
-
-    def _set_weights(self, weights: dict[str, Tensor]) -> None:
-        current = self._weights()
-        with torch.no_grad():
-            for key, value in weights.items():
-                current[key].copy_(value)
+    def _states(self) -> dict[str, dict[str, Tensor]]:
+        """What continues to change, by its prefix in the file; not copied."""
+        step, now = self.step, {"now.": self.step.state()}
+        return now if step.average is None else {**now, "average.": step.averaged_state()}
 
     def _moments(self) -> dict[str, Tensor]:
         state = self.step.optimizer.state_dict()["state"]
@@ -135,6 +148,12 @@ class Checkpoint:
             layout = torch.empty_like(weights[int(i)])
             state.setdefault(int(i), {})[name] = layout.copy_(value) if value.ndim else value
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+@torch.no_grad()
+def _copy_into(state: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    for key, value in values.items():
+        state[key].copy_(value)
 
 
 def _with_current_options(identity: Any) -> Any:
@@ -161,4 +180,6 @@ def is_checkpoint_of(model_path: Path, checkpoint: Path) -> bool:
         return False
     weights, best = model.state_dict(), strip_prefix("best.", tensors)
     best.pop("rows", None)  # class embeddings, which a model has as anchors
-    return best.keys() == weights.keys() and all(torch.equal(best[k], weights[k]) for k in best)
+    # A round on maps of frozen layers has only the other layers.
+    known = bool(best) and best.keys() <= weights.keys()
+    return known and all(torch.equal(best[k], weights[k]) for k in best)

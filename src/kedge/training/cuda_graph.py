@@ -167,9 +167,7 @@ class _StaticEpisodes:
 
     def batch(self, number: Int64[Tensor, " 1"]) -> EpisodeBatch:
         """The episode with this number, which is on the device too."""
-        *drawn, classes = (
-            tensor.index_select(0, number).squeeze(0) for tensor in self.rest
-        )
+        *drawn, classes = (tensor.index_select(0, number).squeeze(0) for tensor in self.rest)
         images = self.images
         if images is None:
             images = self.loader.fetch(self.positions.index_select(0, number).squeeze(0))
@@ -191,15 +189,15 @@ def _tensors(indices: EpisodeIndices) -> list[Tensor]:
 
 @contextmanager
 def _restored(step: TrainStep) -> Iterator[None]:
-    """Restore weights, statistics and optimizer moments on exit, in the same memory."""
+    """Restore weights, their average, statistics and optimizer moments on exit, in place."""
 
     def moments() -> list[Tensor]:
         states = step.optimizer.state.values()
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
-    weights = list(step.student.state_dict().values())
-    if step.class_embeddings is not None:
-        weights.append(step.class_embeddings.detach())
+    weights = list(step.state().values())
+    if step.average is not None:
+        weights += step.averaged_state().values()
     before = [tensor.clone() for tensor in (*weights, *moments())]
     try:
         yield

@@ -17,6 +17,7 @@ from kedge.config import TrainConfig
 from kedge.data.pools import Pool
 from kedge.episodes.sampler import EpisodeIndices, EpisodeSampler, sample_anchors
 from kedge.errors import KedgeError
+from kedge.models.trainable import set_train_mode
 from kedge.training.cuda_graph import GraphedStep
 from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep
 from kedge.training.task2vec import nearest_classes
@@ -53,8 +54,7 @@ class EpochRunner:
         n_tasks, device = schedule.tasks_per_step, student.device
         key = (self.config.seed, self.round, epoch)
         episodes, anchor_indices = self._sample_episodes(key), self._sample_anchors(key)
-        student.embedding.train()
-        student.head.train()
+        set_train_mode(student, schedule.batch_norm)
         graph = self._capture(episodes, anchor_indices)
         seed_of = partial(torch_seed, "dropblock", *key)  # of an episode, on whichever process
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

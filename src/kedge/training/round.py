@@ -1,10 +1,11 @@
 """One round of meta-training, top to bottom.
 
 Every method has the same round: episodes of the images that the method may use, a step on each,
-validation after every epoch, a learning rate that is halved on plateaus until it is negligible, the
-best weights in the end, and one anchor per class. A stopped round continues from its checkpoint,
-since the episodes of an epoch depend on (seed, round, epoch) alone. Several processes draw the same
-episodes and share those of each step (`kedge.utils.distributed`).
+validation after every epoch, a learning rate that falls on plateaus or along a cosine, the best or
+last weights in the end, and one anchor per class. A round in which nothing trains only makes
+anchors. A stopped round continues from its checkpoint, since the episodes of an epoch depend on
+(seed, round, epoch) alone. Several processes draw the same episodes and share those of each step
+(`kedge.utils.distributed`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kedge.config import Schedule, TrainConfig
 from kedge.data.pools import Pool, RoundData
@@ -27,9 +30,10 @@ from kedge.evaluation.accuracy import episode_accuracies
 from kedge.evaluation.results import EpochResult
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
-from kedge.models.model import Model, trainable_copy
+from kedge.models.model import Model
 from kedge.models.model_file import LineageEntry
-from kedge.training.checkpoint import Checkpoint
+from kedge.models.trainable import trainable_copy
+from kedge.training.checkpoint import OTHER_RUN, Checkpoint
 from kedge.training.loop import EpochRunner
 from kedge.training.step import StepMetrics, TrainStep
 from kedge.utils import distributed
@@ -39,6 +43,11 @@ from kedge.utils.progress import Tick, no_tick
 from kedge.utils.seeding import generator
 
 NOT_FINITE = "some {} are infinite or NaN"
+NO_WEIGHT_TRAINS = (
+    "--train {}: there is nothing to train, since this selects no weight of the backbone that is "
+    "not frozen, and the head has no weights. Use --train last or all, or --train none to add new "
+    "classes only."
+)
 MAX_CROSS_ENTROPY = 1e6  # nats; a few hundred at most where something is learned
 
 
@@ -68,32 +77,38 @@ def train_round(
     began, memory, schedule = time.perf_counter(), memory or {}, config.schedule
     check_tasks_per_step(schedule.tasks_per_step)
     pool = training_pool(method, round_data)
+    if not trains(schedule):
+        if schedule.epochs:
+            tick(schedule.epochs * schedule.episodes)
+        return _round_without_training(start, pool, round_data, method, config, checkpoint)
     check_pool(pool, config.episode)
     check_pool(round_data.val, config.episode)
     if method.alignment is not None:
         method.alignment.check(config.episode)
     start = _broadcast_model(start)
-    step = _build_step(start, pool, method, schedule.lr, memory)
+    n_old = len(set(start.classes) - set(pool.classes))
+    method = method.with_weight_for(n_old, len(pool.classes))
+    step = _build_step(start, pool, method, schedule, memory)
     identity = _identity(start, pool, round_data, method, config, memory)
     require(
         distributed.broadcast(identity) == identity,
         "The processes were given different images or settings: start all of them with the same "
         "command on the same files.",
     )
-    state = Checkpoint(step, schedule.lr)
+    state = Checkpoint(step, schedule)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
-        state.load(checkpoint, identity, schedule.epochs)
+        state.load(checkpoint, identity)
         tick(len(state.history) * schedule.episodes)
     runner = EpochRunner(step, pool, start.anchors, config, round_data.round)
     validator = Validator(round_data.val, config, start.device)
     setup_seconds = time.perf_counter() - began
 
-    while not state.ended(schedule):
+    while not state.ended():
         began, epoch = time.perf_counter(), len(state.history)
         step.set_lr(state.lr)
         metrics = runner.epoch(epoch, tick)
         fault = distributed.broadcast(_divergence(metrics, step))
-        accuracy = math.nan if fault else distributed.broadcast(validator(step.student))
+        accuracy = math.nan if fault else distributed.broadcast(validator(step.averaged))
         if math.isnan(accuracy):
             raise KedgeError(
                 f"Round {round_data.round} ({method.label}) diverged in epoch {epoch + 1}: "
@@ -102,30 +117,71 @@ def train_round(
         point = EpochResult(
             epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr
         )
-        state.record(point, schedule.patience)
+        state.record(point)
         state.seconds += time.perf_counter() - began
         # The last epoch is always saved: anchors and tests, which follow, may take long.
-        ended = state.ended(schedule)
-        if checkpoint is not None and (ended or distributed.broadcast(state.worth_saving)):
+        if checkpoint is not None and (state.ended() or distributed.broadcast(state.worth_saving)):
             state.save(checkpoint, identity)
     if (n_skipped := schedule.epochs - len(state.history)) > 0:
         tick(n_skipped * schedule.episodes)
 
     began = time.perf_counter()
     state.restore_best()
-    entry = LineageEntry(
-        round=round_data.round,
+    entry = _lineage_entry(round_data, pool, method, config, state.best_epoch, state.best)
+    step.optimizer.zero_grad()
+    model = _with_new_anchors(step.averaged, pool, step.averaged_embeddings, entry)
+    seconds = state.seconds + setup_seconds + time.perf_counter() - began
+    return RoundResult(model, tuple(state.history), seconds)
+
+
+def trains(schedule: Schedule) -> bool:
+    """Whether a round with this schedule trains anything; otherwise it only makes anchors."""
+    return schedule.epochs > 0 and schedule.train != "none"
+
+
+def _round_without_training(
+    start: Model,
+    pool: Pool,
+    round_data: RoundData,
+    method: Method,
+    config: TrainConfig,
+    checkpoint: Path | None,
+) -> RoundResult:
+    """The same network with anchors of the new classes; its validation accuracy is that of epoch 0,
+    or None if there are no images to validate on."""
+    began = time.perf_counter()
+    if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
+        raise KedgeError(OTHER_RUN.format(checkpoint))  # such a round writes none
+    model, accuracy = trainable_copy(_broadcast_model(start), "none"), None
+    if round_data.val.classes:
+        validator = Validator(round_data.val, config, start.device)
+        accuracy = distributed.broadcast(validator(model))
+        finite = not math.isnan(accuracy)
+        require(finite, f"The network cannot be used: {NOT_FINITE.format('features')}.")
+    embeddings = _initial_embeddings(model, pool)
+    entry = _lineage_entry(round_data, pool, method, config, 0, accuracy)
+    model = _with_new_anchors(model, pool, embeddings, entry)
+    return RoundResult(model, (), time.perf_counter() - began)
+
+
+def _lineage_entry(
+    data: RoundData,
+    pool: Pool,
+    method: Method,
+    config: TrainConfig,
+    epoch: int,
+    accuracy: float | None,
+) -> LineageEntry:
+    return LineageEntry(
+        round=data.round,
         method=method.label,
         classes=pool.classes,
         images=len(pool),
         source=pool.table.source,
         config=to_dict(config),
-        best_epoch=state.best_epoch,
-        val_accuracy=state.best,
+        best_epoch=epoch,
+        val_accuracy=accuracy,
     )
-    model = replace(_with_new_anchors(step, pool), lineage=(*start.lineage, entry))
-    seconds = state.seconds + setup_seconds + time.perf_counter() - began
-    return RoundResult(model, tuple(state.history), seconds)
 
 
 def training_pool(method: Method, round_data: RoundData) -> Pool:
@@ -163,8 +219,9 @@ class Validator:
         self.indices = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
 
     def __call__(self, model: Model) -> float:
-        if self.loader.on_device is not None:
-            features = model.embed(self.loader.on_device)
+        if (images := self.loader.on_device) is not None:
+            batches = images.split(model.embed_batch_size)
+            features = model.embedding.embed_batches(len(images), batches, no_tick)
         else:
             features = model.embed_rows(self.pool.table, self.pool.rows)
         if not features.isfinite().all():  # argmax would still name some class
@@ -172,25 +229,38 @@ class Validator:
         return float(episode_accuracies(model.head, features, self.indices).mean())
 
 
-def _build_step(start: Model, pool: Pool, method: Method, lr: float, memory: Memory) -> TrainStep:
-    student, head = trainable_copy(start), start.head
-    frozen_head = copy.deepcopy(head).eval().requires_grad_(False)
+def _build_step(
+    start: Model, pool: Pool, method: Method, schedule: Schedule, memory: Memory
+) -> TrainStep:
+    student, train = trainable_copy(start, schedule.train), schedule.train
+    some = any(weight.requires_grad for weight in student.weights().values())
+    require(some or start.head.learns_class_embeddings, NO_WEIGHT_TRAINS.format(train))
+    frozen_head = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen_head)
-    embeddings = None
-    if head.learns_class_embeddings:
-        embeddings = head.initial_class_embeddings(start.class_features(pool))
-        embeddings = distributed.broadcast(embeddings.cpu()).to(start.device)
-    return TrainStep(student, teacher, method, lr, embeddings, memory)
+    embeddings = _initial_embeddings(start, pool)
+    return TrainStep(student, teacher, method, schedule.lr, embeddings, memory, ema=schedule.ema)
 
 
-def _with_new_anchors(step: TrainStep, pool: Pool) -> Model:
-    """The student, ready for use, with anchors of the classes of this round."""
-    student, embeddings = step.student, step.class_embeddings
-    step.optimizer.zero_grad()
-    student.embedding.eval().requires_grad_(False)
-    student.head.eval().requires_grad_(False)
-    learned = None if embeddings is None else embeddings.detach()
-    model = student.with_anchors_of(pool, learned)
+def _initial_embeddings(start: Model, pool: Pool) -> Float[Tensor, "classes r"] | None:
+    """Where the head's class embeddings start; None if it learns none."""
+    if not start.head.learns_class_embeddings:
+        return None
+    embeddings = start.head.initial_class_embeddings(start.class_features(pool))
+    return distributed.broadcast(embeddings.cpu()).to(start.device)
+
+
+def _with_new_anchors(
+    model: Model,
+    pool: Pool,
+    class_embeddings: Float[Tensor, "classes r"] | None,
+    entry: LineageEntry,
+) -> Model:
+    """The model of a round, ready for use, with anchors of the classes of this round."""
+    model.embedding.eval().requires_grad_(False)
+    model.head.eval().requires_grad_(False)
+    learned = None if class_embeddings is None else class_embeddings.detach()
+    lineage = (*model.lineage, entry)
+    model = replace(model.with_anchors_of(pool, learned), lineage=lineage)
     return replace(model, anchors=distributed.broadcast(model.anchors.cpu()).to(model.device))
 
 
@@ -203,11 +273,13 @@ def _divergence(metrics: StepMetrics, step: TrainStep) -> str:
         return f"the cross-entropy is {metrics.cross_entropy:.0e}, far worse than guessing"
     # The last step may have spoilt weights or statistics after its loss was computed. What was
     # infinite in a user's backbone before training may stay so.
-    states = (model.state_dict().values() for model in (step.teacher, step.student))
-    pairs = [*zip(*states, strict=True)]
-    if step.class_embeddings is not None:
-        pairs.append((torch.zeros_like(step.class_embeddings), step.class_embeddings))
-    spoilt = [(now.isfinite() < before.isfinite()).any() for before, now in pairs]
+    before = step.teacher.state_dict()
+    states = [step.state()] if step.average is None else [step.state(), step.averaged_state()]
+    spoilt = [
+        (now.isfinite() < (before[name].isfinite() if name in before else True)).any()
+        for state in states
+        for name, now in state.items()
+    ]
     return NOT_FINITE.format("weights") if torch.stack(spoilt).any() else ""
 
 
@@ -215,7 +287,8 @@ def _divergence_advice(epoch: int, config: TrainConfig) -> str:
     lower_lr = min(Schedule().lr, config.schedule.lr / 10)
     keep = f"; or keep the epochs before by --epochs {epoch} (for 'kedge bench' with another --out)"
     advice = f"Start again with a lower --lr, such as {lower_lr:g}, and another --out"
-    return f"{advice}{keep if epoch else ''}."
+    can_keep = epoch and config.schedule.annealing == "plateau"
+    return f"{advice}{keep if can_keep else ''}."
 
 
 def _broadcast_model(start: Model) -> Model:
@@ -234,10 +307,11 @@ def _identity(
 ) -> str:
     """Everything that decides what a round computes: with the same, one run may continue another.
 
-    The number of epochs is left out, since no epoch depends on how many follow.
+    On a plateau schedule the number of epochs is left out: no epoch depends on how many follow.
     """
     settings = to_dict(config)
-    del settings["schedule"]["epochs"]
+    if config.schedule.annealing == "plateau":
+        del settings["schedule"]["epochs"]
     return json.dumps(
         {
             "config": settings,

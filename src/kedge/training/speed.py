@@ -18,7 +18,8 @@ from kedge.errors import require
 from kedge.evaluation.accuracy import EvalSpec, evaluate_pools
 from kedge.methods.registry import parse_method
 from kedge.models.embedding import ModelConfig
-from kedge.models.model import Model, new_model, trainable_copy
+from kedge.models.model import Model, new_model
+from kedge.models.trainable import trainable_copy
 from kedge.training.loop import EpochRunner
 from kedge.training.step import TrainStep, default_device
 from kedge.utils import progress

@@ -26,6 +26,7 @@ from kedge.methods.base import AlignmentInputs, Memory, Rehearsal
 from kedge.methods.registry import Method
 from kedge.models.embedding import half_precision
 from kedge.models.model import Model
+from kedge.training.ema import WeightAverage
 from kedge.utils import progress
 
 # A step is limited by memory bandwidth: compute an activation again in each kernel that needs it
@@ -115,7 +116,9 @@ class StepMetrics(NamedTuple):
 class TrainStep:
     """One optimizer step on one episode, along the gradient of L_CE + λ · alignment penalty.
 
-    `class_embeddings` are learned with the network if the head has such; None otherwise.
+    Only weights of the student that need a gradient train. `class_embeddings` are learned with the
+    network if the head has such; None otherwise. With a decay `ema`, an average of the weights is
+    kept beside the student.
     """
 
     def __init__(
@@ -127,13 +130,15 @@ class TrainStep:
         class_embeddings: Float[Tensor, "classes r"] | None,
         memory: Memory,
         mode: ExecutionMode | None = None,
+        ema: float = 0.0,
     ) -> None:
-        self.student, self.teacher, self.method = student, teacher, method
-        self.alignment = method.alignment if method.weight else None  # λ = 0 is fine-tuning
+        self.student, self.teacher, self.weight = student, teacher, method.fixed_weight
+        self.alignment = method.alignment if self.weight else None  # λ = 0 is fine-tuning
         self.class_embeddings = None if class_embeddings is None else nn.Parameter(class_embeddings)
         self.memory = {key: value.to(student.device) for key, value in memory.items()}
-        teacher_weights = {name: weight.detach() for name, weight in teacher.weights().items()}
-        self.weights = (student.weights(), teacher_weights)
+        trained = {name: w for name, w in student.weights().items() if w.requires_grad}
+        old = teacher.weights()
+        self.weights = (trained, {name: old[name].detach() for name in trained})
         self.mode = ExecutionMode.best(student.device) if mode is None else mode
         groups: list[dict[str, Any]] = [{"params": list(self.weights[0].values()), "lr_scale": 1.0}]
         if self.class_embeddings is not None:
@@ -142,6 +147,7 @@ class TrainStep:
         for group in groups:  # a captured step reads its learning rate from the device
             group["lr"] = torch.tensor(lr, device=student.device) if self.mode.captured else lr
         self.optimizer = torch.optim.Adam(groups, fused=True, capturable=self.mode.captured)
+        self.average = WeightAverage(student, self.class_embeddings, ema) if ema else None
         self._teacher_stream = torch.cuda.Stream() if self.mode.captured else None
         self._student, self._teacher, self._augment = self._compile()
 
@@ -166,8 +172,32 @@ class TrainStep:
     def __call__(self, inputs: StepInputs) -> Float[Tensor, " metrics"]:
         """Take one step and return its `StepMetrics`, still on the device."""
         metrics = self.backward(inputs)
-        self.optimizer.step()
+        self.update()
         return metrics
+
+    def update(self) -> None:
+        """Move the weights along their gradients, and then their average."""
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+
+    @property
+    def averaged(self) -> Model:
+        """The average of the weights, or without `ema` the student: what is validated and kept."""
+        return self.student if self.average is None else self.average.model
+
+    @property
+    def averaged_embeddings(self) -> Float[Tensor, "classes r"] | None:
+        """The class embeddings that belong to `averaged`."""
+        return self.class_embeddings if self.average is None else self.average.class_embeddings
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, statistics and class embeddings of the student by name, not copied."""
+        return _state(self.student, self.class_embeddings)
+
+    def averaged_state(self) -> dict[str, Tensor]:
+        """The same of `averaged`."""
+        return _state(self.averaged, self.averaged_embeddings)
 
     def backward(self, inputs: StepInputs) -> Float[Tensor, " metrics"]:
         """Leave the gradient of one episode in `grad` of the weights; return its `StepMetrics`."""
@@ -189,7 +219,7 @@ class TrainStep:
             penalty = self.alignment.penalty(
                 AlignmentInputs(*both, head, anchors, self.memory, *self.weights, rehearsal)
             )
-        loss = cross_entropy + self.method.weight * penalty
+        loss = cross_entropy + self.weight * penalty
         require(loss.requires_grad, NOTHING_TO_TRAIN)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -216,6 +246,11 @@ class TrainStep:
     def _features(self, network: Network, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.mode.bf16):
             return network(pixels)
+
+
+def _state(model: Model, class_embeddings: Tensor | None) -> dict[str, Tensor]:
+    state = model.state_dict()
+    return state if class_embeddings is None else {**state, "rows": class_embeddings.detach()}
 
 
 class MultiEpisodeStep:
@@ -261,6 +296,7 @@ class MultiEpisodeStep:
             # Fused Adam reads memory in order: a gradient must have the layout of its weight.
             weight.grad = torch.empty_like(weight).copy_(gradient.view(weight.shape))
         for (old, now), change in zip(self.statistics, changes, strict=True):
-            now.copy_(old + change.view(old.shape))
-        self.step.optimizer.step()
+            moved = old + change.view(old.shape)
+            now.copy_(torch.where(moved == old, old, moved))  # frozen ones keep even the sign of 0
+        self.step.update()
         return metrics
