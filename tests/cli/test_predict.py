@@ -86,9 +86,39 @@ def test_evaluate_known_names_images(cli: Cli, model: Path, second: Path, desk: 
     assert "72 images" in ended.out
     assert "6 classes, among the 12" in ended.out
     assert "6 of these classes were trained on" in ended.err
+    assert "learned in round" not in ended.out, "all of them in one"
     ended = cli("evaluate", model, "one", "--known", cwd=desk)
     assert "1 class, among the 12" in ended.out
     assert "1 of these classes was trained on" in ended.err
+
+
+def test_evaluate_known_is_told_by_round_and_by_anchors(
+    cli: Cli, model: Path, first: Path, second: Path, tmp_path: Path
+) -> None:
+    both = tmp_path / "both"
+    for folder in (first, second):
+        shutil.copytree(folder, both, dirs_exist_ok=True)
+    result = json.loads(cli("evaluate", model, both, "--known", "--format", "json").out)
+    loaded = Model.load(model)
+    for each, classifier in (
+        (result, loaded.classifier()),
+        (result["stored_anchors"], loaded.anchor_classifier()),
+    ):
+        of_rounds = []
+        for folder in (first, second):
+            table = loaded.open(folder)
+            predicted = classifier.predict(table.images)
+            correct = [table.classes[i] == p for i, p in zip(table.labels, predicted, strict=True)]
+            of_rounds.append(100 * float(np.mean(correct)))
+        assert [part["accuracy"] for part in each["rounds"]] == pytest.approx(of_rounds)
+        assert [(part["round"], part["images"]) for part in each["rounds"]] == [(0, 72), (1, 72)]
+        assert each["accuracy"] == pytest.approx(np.mean(of_rounds))
+    assert (result["classes"], result["known_classes"]) == (12, 12)
+    printed = cli("evaluate", model, both, "--known").out.splitlines()
+    assert f"round 1: {result['rounds'][1]['accuracy']:.2f} ±" in printed[2]
+    assert f"{result['stored_anchors']['accuracy']:.2f} ±" in printed[3]
+    episodes = cli("evaluate", model, second, *SHAPE, "--n-episodes", "20", "--format", "json")
+    assert json.loads(episodes.out)["episodes"] == 20
 
 
 # ── predict ──────────────────────────────────────────────────────────────────────────────────

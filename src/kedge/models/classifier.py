@@ -27,6 +27,7 @@ class Classifier:
     model: Any  # a `Model`, whose module imports this one
     classes: tuple[str, ...]
     representatives: Float[Tensor, "k r"]
+    offsets: Float[Tensor, " k"] | None = None  # added to the logits; see `Head.offsets`
 
     def probabilities(self, images: Any) -> Float[Tensor, "n k"]:
         """The probability of each class for each image.
@@ -56,7 +57,7 @@ class Classifier:
     def logits(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         """Scores of features, as `Model.embed` gives them; their softmax is `probabilities`."""
         logits: Tensor = self.model.head.logits(features, self.representatives)
-        return logits
+        return logits if self.offsets is None else logits + self.offsets.to(logits)
 
     @torch.no_grad()
     def _batches(self, images: Any) -> Iterator[Float[Tensor, "b k"]]:

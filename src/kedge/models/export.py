@@ -40,17 +40,22 @@ class _Graph(nn.Module):
     """The computation of `Model.embed` or `Classifier.probabilities` on one batch."""
 
     representatives: Tensor | None
+    offsets: Tensor | None
 
-    def __init__(self, model: Model, representatives: Tensor | None) -> None:
+    def __init__(self, model: Model, classifier: Classifier | None) -> None:
         super().__init__()
+        representatives = None if classifier is None else classifier.representatives.cpu()
+        offsets = None if classifier is None else classifier.offsets
         self.embedding, self.head = model.embedding, model.head
         self.register_buffer("representatives", representatives)
+        self.register_buffer("offsets", None if offsets is None else offsets.float().cpu())
 
     def forward(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.embedding(to_float(pixels))
         if self.representatives is None:
             return features
-        return self.head.logits(features, self.representatives).softmax(-1)
+        logits = self.head.logits(features, self.representatives)
+        return (logits if self.offsets is None else logits + self.offsets).softmax(-1)
 
 
 def check_installed() -> None:
@@ -65,12 +70,11 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
     classifier = what if isinstance(what, Classifier) else None
     model: Model = (what.model if isinstance(what, Classifier) else what).to("cpu")
     classes = None if classifier is None else classifier.classes
-    representatives = None if classifier is None else classifier.representatives.cpu()
     size, channels = model.config.image_size, model.config.n_channels
     try:
         with _quiet():
             program = torch.onnx.export(
-                _Graph(model, representatives).eval(),
+                _Graph(model, classifier).eval(),
                 (torch.zeros(2, channels, size, size, dtype=torch.uint8),),
                 dynamo=True,
                 opset_version=OPSET,

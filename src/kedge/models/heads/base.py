@@ -10,6 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+# Added to the number of examples in `mean_error`. With 1/3, images of new classes with 1 or 5
+# examples are named at least as well as if all classes had that few; a smaller number costs the
+# known classes more. Chosen on classes other than those reported in LOG.md.
+MEAN_ERROR_PRIOR = 1 / 3
 ClassFeatures = Sequence[Float[Tensor, "_ d"]]  # of any number of images of each class
 Episode = Float[Tensor, "k s_plus_q d"]
 
@@ -65,10 +69,27 @@ class Head(nn.Module, ABC):
         """Class embeddings at the start of a round, if the head learns them."""
         raise NotImplementedError(f"{type(self).__name__} has no initial class embeddings.")
 
+    def distance_features(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
+        """The features in the space in which `logits` measures distances."""
+        return features
+
+    def offsets(self, counts: Float[Tensor, " k"], variance: float) -> Float[Tensor, " k"]:
+        """What `Model.classifier` adds to the logits of classes whose representatives come from
+        this many examples each, so that few examples are no disadvantage. `variance` is the mean
+        squared distance of images from their class mean. Here 0: the scores have no such bias."""
+        return torch.zeros_like(counts)
+
     def representatives_from(self, features: ClassFeatures) -> Float[Tensor, "k r"]:
         """Representatives of any number of classes from features alone; not differentiated."""
         learned = self.learns_class_embeddings
         return self.initial_class_embeddings(features) if learned else self.anchors(features)
+
+
+def mean_error(counts: Float[Tensor, " k"], variance: float) -> Float[Tensor, " k"]:
+    """By how much the squared distance from an image to the mean of n examples of its class exceeds
+    that to the true mean, on average: variance / n. Of one example the correction is reduced (see
+    `MEAN_ERROR_PRIOR`), since images of other classes come nearer, too."""
+    return variance / (counts + MEAN_ERROR_PRIOR)
 
 
 def neg_sq_dist(

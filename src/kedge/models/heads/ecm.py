@@ -19,6 +19,7 @@ from kedge.models.heads.base import (
     Episode,
     Head,
     flatten_with_targets,
+    mean_error,
     mean_features,
     neg_sq_dist,
 )
@@ -84,6 +85,14 @@ class ECMHead(Head):
 
     def initial_class_embeddings(self, features: ClassFeatures) -> Float[Tensor, "k r"]:
         return mean_features(features) @ self.lift.mT
+
+    def distance_features(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
+        return features @ self.lift.mT
+
+    def offsets(self, counts: Float[Tensor, " k"], variance: float) -> Float[Tensor, " k"]:
+        if not self.learns_class_embeddings:  # then representatives are fitted, and are not means
+            return torch.zeros_like(counts)
+        return mean_error(counts, variance) / self.temperature
 
     def anchors(
         self, features: ClassFeatures, class_embeddings: Float[Tensor, "k r"] | None = None

@@ -7,7 +7,14 @@ from typing import final
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kedge.models.heads.base import ClassFeatures, Head, masked_mean, mean_features, neg_sq_dist
+from kedge.models.heads.base import (
+    ClassFeatures,
+    Head,
+    masked_mean,
+    mean_error,
+    mean_features,
+    neg_sq_dist,
+)
 
 
 @final
@@ -25,6 +32,9 @@ class PrototypeHead(Head):
         self, features: Float[Tensor, "*e n d"], representatives: Float[Tensor, "*e k d"]
     ) -> Float[Tensor, "*e n k"]:
         return neg_sq_dist(features, representatives) / self.temperature
+
+    def offsets(self, counts: Float[Tensor, " k"], variance: float) -> Float[Tensor, " k"]:
+        return mean_error(counts, variance) / self.temperature
 
     def anchors(
         self, features: ClassFeatures, class_embeddings: Float[Tensor, "k d"] | None = None

@@ -11,7 +11,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kedge.errors import require
-from kedge.models.heads.base import ClassFeatures, Head, masked_mean, mean_features, neg_sq_dist
+from kedge.models.heads.base import (
+    ClassFeatures,
+    Head,
+    masked_mean,
+    mean_error,
+    mean_features,
+    neg_sq_dist,
+)
 
 
 @final
@@ -52,6 +59,19 @@ class UnitHead(Head):
             scores = 2 * features @ F.normalize(representatives, dim=-1).mT
         else:
             scores = neg_sq_dist(features, representatives)
+        return self._scaled(scores)
+
+    def offsets(self, counts: Float[Tensor, " k"], variance: float) -> Float[Tensor, " k"]:
+        error = mean_error(counts, variance)
+        if self.distance == "cosine":
+            # The length of the true mean is √(1 − variance), and noise makes that of n examples
+            # longer, but not the product with an image: its cosine is smaller by this factor.
+            squared_length = max(1 - variance, 0.01)
+            shrunk = (1 + error / squared_length).rsqrt()
+            error = 2 * squared_length**0.5 * (1 - shrunk)
+        return self._scaled(error)
+
+    def _scaled(self, scores: Tensor) -> Tensor:
         scores = scores if self.log_scale is None else scores * self.log_scale.exp()
         return scores / self.temperature
 

@@ -1,0 +1,51 @@
+"""What a classifier needs to compare classes that have different numbers of examples.
+
+The mean of few examples is noisy: images of its own class are farther from it than from a mean of
+many. Without a correction, a new class with 5 examples beside known ones loses images to these; see
+`Head.offsets`, which corrects it, and LOG.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from kedge.errors import require
+from kedge.models.heads import Head
+from kedge.models.heads.base import ClassFeatures
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The spread of the features of a class, and how many images each class mean comes from."""
+
+    variance: float  # E‖z − class mean‖², pooled over the classes of all rounds
+    counts: dict[str, int]  # by class; a class that is not listed has many images
+
+    def __post_init__(self) -> None:
+        require(0 <= self.variance < math.inf, "its variance is not a positive number")
+        require(all(n > 0 for n in self.counts.values()), "its counts are not above 0")
+
+    def with_counts(self, counts: dict[str, int]) -> Calibration:
+        return replace(self, counts={**self.counts, **counts})
+
+
+def calibration_after(
+    before: Calibration | None, head: Head, names: Sequence[str], features: ClassFeatures
+) -> Calibration | None:
+    """The calibration with the classes of one more round, from the features of their images. None
+    if no class ever had two."""
+    counts = {name: len(z) for name, z in zip(names, features, strict=True)}
+    several = [z for z in features if len(z) > 1]
+    variances = [head.distance_features(z).double().var(0).sum() for z in several]
+    variance, n = float(torch.stack(variances).mean()) if several else math.nan, len(several)
+    if not math.isfinite(variance):  # a user's backbone may give infinite features
+        return None if before is None else before.with_counts(counts)
+    if before is None:
+        return Calibration(variance, counts)
+    n_before = len(before.counts)
+    pooled = (n_before * before.variance + n * variance) / (n_before + n)
+    return Calibration(pooled, {**before.counts, **counts})
