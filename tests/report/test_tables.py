@@ -75,6 +75,29 @@ def test_differences_are_marked_where_the_interval_excludes_zero() -> None:
     assert first["IDA − PAR"] == ("−2.0 ± 0.3", "▼")
 
 
+def with_naming(record: Record) -> Record:
+    """Stored anchors lose 10 points a round under FT; true means are 5 points above IDA's."""
+    runs = []
+    for run in record.runs:
+        lost = {"FT": 10.0}.get(run.method, 1.0) * run.round
+        named = {"naming": 80 + run.seed - lost, "naming_true_means": 84.0 + run.seed}
+        runs.append(replace(run, measures={**run.measures, **named}))
+    return replace(record, runs=tuple(runs))
+
+
+def test_naming_is_shown_after_each_round_where_records_have_it() -> None:
+    assert "naming" not in tables_of(several_rounds())
+    table = tables_of(with_naming(several_rounds()))["naming"]
+    assert table.groups() == (("stored anchors", 3), ("true means", 1))
+    rows = {label: [cell.text for cell in cells] for label, cells in rows_of(table).items()}
+    assert rows["FT"] == ["80.0", "70.0", "60.0", "84.0"]
+    assert rows["IDA"] == ["80.0", "79.0", "78.0", "84.0"]
+    over_seeds = tables_of(with_naming(several_rounds(seeds=(0, 1, 2))))["naming"]
+    assert rows_of(over_seeds)["FT"][2].text == "61.0 ± 2.5"  # 4.303 / √3
+    many = tables_of(with_naming(several_rounds(8)))["naming"]
+    assert [column.label for column in many.columns] == [f"after round {t}" for t in (0, 8, 8)]
+
+
 def test_variants_of_ida_are_compared_with_the_others_and_with_plain_ida() -> None:
     rows = {"IDA anchors=all": ROWS["IDA"], **ROWS}
     table = tables_of(make_record(make_runs(rows)))["differences"]

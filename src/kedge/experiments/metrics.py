@@ -148,6 +148,12 @@ def relative_drift(record: Record, method: str, round: int) -> Score | None:
     )
 
 
+def measure(record: Record, method: str, round: int, name: str) -> Score | None:
+    """One of `records.MEASURES`, averaged over seeds; None in records without it."""
+    runs = record.select(method, round)
+    return _averaged([run.measures.get(name) for run in runs])
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 

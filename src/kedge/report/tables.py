@@ -19,6 +19,8 @@ from kedge.report.cells import (
 from kedge.report.format import NONE, byte_size, counted, duration, number, pool_phrase
 from kedge.report.table import Cell, Column, Row, Section, Table
 
+MAX_NAMING_ROUNDS = 6  # with more rounds, naming is shown after the first and the last
+
 
 def all_tables(record: Record) -> tuple[Table, ...]:
     """All tables that the record has values for, the main result first."""
@@ -28,6 +30,7 @@ def all_tables(record: Record) -> tuple[Table, ...]:
         differences_table(record),
         shapes_table(record),
         metrics_table(record),
+        naming_table(record),
         *(accuracy_table(record, round) for round in earlier),
         matrix_table(record),
         seeds_table(record),
@@ -146,6 +149,34 @@ def metrics_table(record: Record) -> Table | None:
         "own round. "
         + "Gap closed: share of the way from FT to PAR; – if PAR is not clearly ahead. " * with_gap
         + "Anchor drift: distance of an anchor from its class, relative to that between classes.",
+    )
+
+
+def naming_table(record: Record) -> Table | None:
+    """Accuracy of naming among all classes so far, after each round; None in early records."""
+    final, rounds = queries.final_round(record), record.rounds
+    rounds = rounds if len(rounds) <= MAX_NAMING_ROUNDS else (rounds[0], final)
+    columns = [("naming", round, "stored anchors") for round in rounds]
+    columns.append(("naming_true_means", final, "true means"))
+    rows = []
+    for method in queries.final_methods(record):
+        values = [metrics.measure(record, method, round, name) for name, round, _ in columns]
+        if any(value is not None for value in values):
+            cells = tuple(map(metric_cell, values))
+            rows.append(Row(method, cells, muted=queries.is_reference(method)))
+    if not rows:
+        return None
+    seeds = f"{len(record.seeds)} seeds (Student’s t)"
+    over = f", mean ± 95% interval over {seeds}" if queries.intervals_over_seeds(record) else ""
+    return Table(
+        key="naming",
+        title="Naming among all known classes",
+        columns=tuple(Column(f"after round {round}", group) for _, round, group in columns),
+        sections=(Section(tuple(rows)),),
+        caption=f"Held-out images of all classes so far that get the right name, in %{over}, "
+        "without examples: by the anchors as they were stored when a class was learned, and by "
+        "means computed now from all training images, which no incremental method has. NU keeps "
+        "the base network and stores anchors of later classes without training.",
     )
 
 
