@@ -259,4 +259,6 @@ def test_show_prints_json(cli: Cli, model: Path) -> None:
     assert [entry["method"] for entry in about["lineage"]] == ["base", "IDA"]
     assert about["lineage"][1]["val_accuracy"] == loaded.lineage[1].val_accuracy
     assert about["weights"] == sum(weight.numel() for weight in loaded.weights().values())
-    assert about["input"] == {"image_size": 16, "colour": False, "fit": "crop", "inverted": False}
+    look = {"fit": "crop", "inverted": False, "interpolation": "bicubic"}
+    assert about["input"] == {"image_size": 16, "colour": False, **look}
+    assert about["pretrained"] is None

@@ -7,7 +7,7 @@ import json
 import sys
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from rich.console import Console
 from tyro.conf import arg
@@ -18,6 +18,7 @@ from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
     from kedge.models.classifier import Classifier
+    from kedge.models.model import Model
 
 
 def option(metavar: str, default: str, help: str | None = None) -> Any:
@@ -56,6 +57,14 @@ ImageSize = Annotated[
 ModelFile = Annotated[
     Path, arg(metavar="MODEL", help="Model file, as written by 'kedge train' or 'kedge update'.")
 ]
+OwnBackbone = Annotated[
+    str | None,
+    option(
+        "MODULE:FUNCTION",
+        "kedge knows the network",
+        "For a model whose network is your own: the Python function that makes it.",
+    ),
+]
 NewModelFile = Annotated[
     Path,
     arg(
@@ -78,15 +87,18 @@ def _with_hints(options: type) -> Any:
     hints = typing.get_type_hints(options)
 
     def annotated(kind: Any) -> Any:
-        kinds = typing.get_args(kind)
-        is_range = any(typing.get_origin(each) is tuple for each in kinds)
+        kinds = get_args(kind)
+        choices = [c for each in kinds if get_origin(each) is Literal for c in get_args(each)]
+        is_range = any(get_origin(each) is tuple for each in kinds)
         metavar = "NAME" if str in kinds else "N [MOST]" if is_range else "N"
+        metavar = f"{{{','.join(choices)}}}" if choices else metavar
         return Annotated[kind, option(metavar, "inferred from the data")]
 
     inferred = [f.name for f in dataclasses.fields(options) if f.default is None]
+    special = {"weights": Annotated[str | None, option("FILE", "those of the network, if any")]}
     return dataclasses.make_dataclass(
         options.__name__,
-        [(name, annotated(hints[name]), None) for name in inferred],
+        [(name, special.get(name) or annotated(hints[name]), None) for name in inferred],
         bases=(options,),
         namespace={"__doc__": options.__doc__, "__module__": options.__module__},
         frozen=True,
@@ -101,6 +113,28 @@ else:
     EpisodeArguments = _with_hints(EpisodeOptions)
     RoundArguments = _with_hints(RoundOptions)
     TrainArguments = _with_hints(TrainOptions)
+
+
+def load_model(file: Path, backbone: str | None) -> Model:
+    """The model in a file, with the user's own network where the file says that it has one."""
+    from kedge.models import model_file
+    from kedge.models.model import Model
+    from kedge.models.pretrained import import_backbone
+
+    if backbone is None:
+        return Model.load(file)
+    # The code is run because of the command line alone; the file only says that it needs some.
+    if not model_file.read(file).own_backbone:
+        raise KedgeError(
+            f"--backbone {backbone}: kedge knows the network of {file}; leave --backbone out."
+        )
+    return Model.load(file, import_backbone(backbone))
+
+
+def validation_text(accuracy: float | None, epoch: int) -> str:
+    """How well the weights of a round did in validation."""
+    when = f"in epoch {epoch}" if epoch else "without training"
+    return "not validated" if accuracy is None else f"validation accuracy {accuracy:.1f}% {when}"
 
 
 def check_choice(classifier: Classifier, file: Path) -> None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import Data, EpisodeArguments, ModelFile, as_json, option, say
+from kedge.cli.arguments import (
+    Data,
+    EpisodeArguments,
+    ModelFile,
+    OwnBackbone,
+    as_json,
+    load_model,
+    option,
+    say,
+)
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -47,13 +56,13 @@ class Evaluate:
     """Which episodes are drawn; they are the same for every model."""
     format: Literal["table", "json"] = "table"
     """For people, or one JSON object for programs."""
+    backbone: OwnBackbone = None
 
     def run(self, console: Console) -> None:
         from kedge import api
         from kedge.config import format_count
         from kedge.episodes.train_val_split import select_test_part, select_test_pool
         from kedge.evaluation.naming import naming_results
-        from kedge.models.model import Model
         from kedge.training.step import default_device
 
         shape_options = asdict(self.episode)
@@ -64,7 +73,7 @@ class Evaluate:
                 f"{', '.join(given)}: with --known every image is named once and no episode is "
                 "drawn; leave one or the other out."
             )
-        model = Model.load(self.model)
+        model = load_model(self.model, self.backbone)
         with progress.display():
             table = select_test_part(model.open(self.data))
             if self.known:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, Support, check_choice, say
+from kedge.cli.arguments import ModelFile, OwnBackbone, Support, check_choice, load_model, say
 from kedge.errors import KedgeError
 from kedge.utils import progress
+
+if TYPE_CHECKING:
+    from kedge.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,16 @@ class Export:
     support: Annotated[Support, arg(help_behavior_hint="(default: none)")] = None
     include_known: FlagCreatePairsOff[bool] = False
     """Classify all classes that the model has learned, without examples of them."""
+    backbone: OwnBackbone = None
 
     def run(self, console: Console) -> None:
         from kedge.models.classifier import Classifier
         from kedge.models.export import check_installed, export_onnx
-        from kedge.models.model import Model
 
         check_installed()
         if self.out.exists():
             raise KedgeError(f"{self.out}: already exists; choose another --out.")
-        model = Model.load(self.model)
+        model = load_model(self.model, self.backbone)
         exported: Model | Classifier = model
         with progress.display():
             if self.support is not None or self.include_known:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kedge import api
-from kedge.cli.arguments import say
+from kedge.cli.arguments import say, validation_text
 from kedge.errors import KedgeError
 from kedge.methods.base import Memory
 from kedge.methods.registry import method_names, parse_method
@@ -55,7 +55,7 @@ def finish(console: Console, model: Model, out: Path, checkpoint: Path) -> None:
     say(
         console,
         f"{out}: round {entry.round} ({entry.method}), {len(model.classes)} classes known; "
-        f"validation accuracy {entry.val_accuracy:.1f}% in epoch {entry.best_epoch}",
+        + validation_text(entry.val_accuracy, entry.best_epoch),
     )
 
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, Support, as_json, check_choice
+from kedge.cli.arguments import ModelFile, OwnBackbone, Support, as_json, check_choice, load_model
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import printable
@@ -61,13 +61,13 @@ class Predict:
     """How many classes to give for each image, the likeliest first."""
     format: Literal["table", "json", "csv"] = "table"
     """A table for people; for programs one JSON object per line, or CSV with one row per class."""
+    backbone: OwnBackbone = None
 
     def run(self, console: Console) -> None:
-        from kedge.models.model import Model
 
         if self.top < 1:
             raise KedgeError(f"--top is {self.top}: it must be at least 1.")
-        model = Model.load(self.model)
+        model = load_model(self.model, self.backbone)
         with progress.display():
             files = _files(self.images)
             classifier = model.classifier(self.support, known=self.include_known or None)

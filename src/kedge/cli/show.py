@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from kedge.cli.arguments import ModelFile, as_json, say
+from kedge.cli.arguments import ModelFile, as_json, say, validation_text
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kedge.models.model import Model
+    from kedge.models.model_file import ModelContents
 
 N_LISTED = 10  # classes
+SCRATCH = ("conv4", "resnet12", "resnet12-wide")  # networks that have a width
+TRAINED = {"none": "nothing trained", "head": "the head trained", "last": "the last layers trained"}
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,22 @@ class Show:
     """For people, or one JSON object for programs, which lists every class."""
 
     def run(self, console: Console) -> None:
+        from kedge.models import model_file
         from kedge.models.model import Model
 
-        about = describe(self.model, Model.load(self.model))
+        contents = model_file.read(self.model)
+        if contents.own_backbone:  # its code is not needed to describe the rest
+            n_weights = contents.n_weights
+        else:
+            n_weights = sum(weight.numel() for weight in Model.load(self.model).weights().values())
+        about = describe(self.model, contents, n_weights)
         if self.format == "json":
             print(as_json(about, indent=1))
         else:
             _show(console, about, self.all)
 
 
-def describe(file: Path, model: Model) -> dict[str, Any]:
+def describe(file: Path, model: ModelContents, n_weights: int) -> dict[str, Any]:
     config, anchors = model.config, model.anchors
     status = file.stat()
     return {
@@ -53,9 +61,12 @@ def describe(file: Path, model: Model) -> dict[str, Any]:
             "colour": config.n_channels == 3,
             "fit": config.resize,
             "inverted": config.inverted,
+            "interpolation": config.interpolation,
         },
         "backbone": asdict(config.backbone),
-        "weights": sum(weight.numel() for weight in model.weights().values()),
+        "pretrained": None if config.pretrained is None else asdict(config.pretrained),
+        "frozen": list(config.frozen),
+        "weights": n_weights,
         "features": config.n_features,
         "head": asdict(config.head),
         "anchors": {
@@ -74,19 +85,20 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     side, colour = image["image_size"], "colour" if image["colour"] else "grey"
     square = "cropped to the centre square" if image["fit"] == "crop" else "stretched to a square"
     inverted = ", inverted" if image["inverted"] else ""
-    name, size = backbone["backbone"], format_bytes(about["bytes"])
-    width = "" if name == "custom" else f" of width {backbone['width']}"
+    size, network = format_bytes(about["bytes"]), _network(backbone, about["pretrained"])
     written = about["written"][:16].replace("T", " ")
     lines = {
         "file": f"{about['file']}, {size}, written {written}",
         "images": f"{side}×{side} px, {colour}; others are {square}{inverted}",
-        "network": f"{name}{width}, {about['weights']:,} weights, {about['features']} features",
+        "network": f"{network}, {about['weights']:,} weights, {about['features']} features",
+        "started": _origin(about["pretrained"], about["frozen"]),
         "head": f"{head['head']}, temperature {head['temperature']:g}",
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
         f"({format_bytes(anchors['bytes'])}){', and class means' if about['places'] else ''}",
     }
     for title, text in lines.items():
-        say(console, f"{title:8} {text}")
+        if text:
+            say(console, f"{title:8} {text}")
     for entry in about["lineage"]:
         say(console, f"round {entry['round']:<2} {_round(entry)}")
         say(console, f"{'':8} {_settings(entry['config'])}")
@@ -94,12 +106,38 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     _show_classes(console, about["classes"], trained, everything)
 
 
+def _network(backbone: dict[str, Any], origin: dict[str, str] | None) -> str:
+    name = backbone["backbone"]
+    if name == "custom":
+        return "your own" if origin is None else f"your own: {_text(origin['architecture'])}"
+    return f"{name} of width {backbone['width']}" if name in SCRATCH else name
+
+
+def _origin(origin: dict[str, str] | None, frozen: list[str]) -> str:
+    """Where the first weights came from, and what of the network never trains."""
+    if origin is None:
+        return ""
+    architecture, version = _text(origin["architecture"]), _text(origin["version"])
+    version = f" (version {version})" if version else ""
+    parts = [f"from weights of {architecture}{version}"]
+    if origin["file"]:
+        parts.append(f"file {_text(origin['file'])}")
+    if origin["sha256"]:
+        parts.append(f"SHA-256 {_text(origin['sha256'])}")
+    if frozen:
+        parts.append(f"{pluralize(len(frozen), 'part')} of it frozen")
+    return ", ".join(parts)
+
+
+def _text(text: str) -> str:
+    return printable(text, one_line=True)
+
+
 def _round(entry: dict[str, Any]) -> str:
     return (
         f"{entry['method']}: {pluralize(len(entry['classes']), 'class', 'classes')}, "
         f"{entry['images']:,} {'image' if entry['images'] == 1 else 'images'} of "
-        f"{printable(entry['source'], one_line=True)}; validation accuracy "
-        f"{entry['val_accuracy']:.1f}% in epoch {entry['best_epoch']}"
+        f"{_text(entry['source'])}; " + validation_text(entry["val_accuracy"], entry["best_epoch"])
     )
 
 
@@ -120,13 +158,15 @@ def _settings(config: dict[str, Any]) -> str:
         if (value := values.get(name)) is not None:
             count = "–".join(map(str, value)) if isinstance(value, list | tuple) else value
             parts.append((one if value == 1 else several).format(count))
+    if (train := values.get("train")) in TRAINED:
+        parts.append(TRAINED[train])
     return ", ".join(parts)
 
 
 def _show_classes(
     console: Console, classes: list[str], trained: set[str], everything: bool
 ) -> None:
-    names = [printable(name, one_line=True) for name in classes]
+    names = [_text(name) for name in classes]
     if everything:
         for name in names:
             say(console, name)

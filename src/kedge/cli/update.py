@@ -8,7 +8,16 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import Data, ModelFile, NewModelFile, RoundArguments, Validation, option
+from kedge.cli.arguments import (
+    Data,
+    ModelFile,
+    NewModelFile,
+    OwnBackbone,
+    RoundArguments,
+    Validation,
+    load_model,
+    option,
+)
 from kedge.utils import progress
 
 
@@ -44,16 +53,16 @@ class Update:
         ),
     ] = None
     val: Validation = None
+    backbone: OwnBackbone = None
     training: RoundArguments = field(default_factory=RoundArguments)
 
     def run(self, console: Console) -> None:
         from kedge import api
         from kedge.cli import model_output
         from kedge.methods.registry import parse_method
-        from kedge.models.model import Model
 
         model_output.check_save_memory(self.save_memory)
-        model = Model.load(self.model)
+        model = load_model(self.model, self.backbone)
         save_for = self.save_memory or self.method
         options = asdict(self.training) | {"method": self.method, "val": self.val}
         with progress.display(), model_output.lock_output(self.out) as checkpoint:

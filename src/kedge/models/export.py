@@ -110,6 +110,7 @@ def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, Any]:
         "inverted": config.inverted,
         "lineage": [{key: entry[key] for key in LINEAGE_KEYS} for entry in rounds],
         "fit": config.resize,
+        "interpolation": config.interpolation,
         "model": model.fingerprint,
         "kedge": __version__,
     }

@@ -5,7 +5,8 @@ code.
     head.*                  parameters of the head, if it has any
     anchors       C × r     one row for each class ever learned, in the order of `classes`
     places        C × d     current class means, if they are not the anchors
-    metadata["kedge"]       JSON: sha256 of the file, version, format, config, classes, lineage
+    metadata["kedge"]       JSON: sha256 of the file, version, format, config, classes, lineage,
+                            calibration
 
 docs/model-file.md is the full description, for readers without kedge.
 """
@@ -16,6 +17,8 @@ import copy
 import hashlib
 import json
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +28,9 @@ from torch import Tensor, nn
 
 from kedge.config import ADDED, TrainConfig
 from kedge.errors import KedgeError, require
+from kedge.models.calibration import Calibration
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
-from kedge.models.heads import build_head
+from kedge.models.heads import Head, build_head
 from kedge.utils.atomic_io import load_tensors, tensors_digest
 from kedge.utils.config_io import from_dict, to_dict
 
@@ -35,6 +39,7 @@ FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a ch
 KEYS = {"format", "config", "classes", "lineage"}  # of the JSON
 # What a file whose checksum is right but whose content is not may cause.
 INVALID_CONTENT = (KedgeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+MOST_TABLE_BYTES = 1 << 30  # of tables that a network computes when it is built
 # Options as files of earlier versions name them. Commands and functions take the new names only.
 RENAMED_OPTIONS = {
     "ecm": {"steps": "inner_steps", "rate": "inner_lr", "pull": "l2", "pace": "lr_scale"},
@@ -62,13 +67,45 @@ class LineageEntry:
     images: int
     source: str
     config: dict[str, Any]
-    best_epoch: int
-    val_accuracy: float
+    best_epoch: int  # 0: nothing trained
+    val_accuracy: float | None  # None: there were no images to validate on
     untrained: tuple[str, ...] = field(default=(), metadata=ADDED)  # delivered, not trained on
+
+
+@dataclass(frozen=True, eq=False)
+class ModelContents:
+    """The content of a model file, validated as far as possible without the network's code."""
+
+    config: ModelConfig
+    classes: tuple[str, ...]
+    anchors: Tensor
+    lineage: tuple[LineageEntry, ...]
+    class_means: Tensor | None
+    calibration: Calibration | None
+    weights: dict[str, Tensor]  # of embedding and head
+
+    @property
+    def own_backbone(self) -> bool:
+        """Whether the network is the user's own, so that its code is not kedge's."""
+        return self.config.backbone.backbone == CUSTOM
+
+    @property
+    def n_weights(self) -> int:
+        """Numbers that a network of this file has, statistics of BatchNorm among them."""
+        return sum(value.numel() for value in self.weights.values() if value.is_floating_point())
 
 
 def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
     """The fields of a `Model` in their order, validated. A backbone of the caller's is copied."""
+    contents = read(path)
+    with _rebuilding(path):
+        embedding, head = _build(contents, backbone)
+    fields = (contents.classes, contents.anchors, contents.lineage, contents.class_means)
+    return contents.config, embedding, head, *fields, contents.calibration
+
+
+def read(path: Path) -> ModelContents:
+    """The content of a model file, without a network."""
     about, mapped = load_tensors(path, "kedge model")
     known = about.get("format") in (MODEL_FORMAT, FORMAT_1)
     require(known, f"{path}: not a kedge model; 'kedge train' makes one.")
@@ -78,54 +115,93 @@ def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
         expected = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         require(checksum == expected, f"{path}: the checksum does not match; the file is damaged.")
     tensors = {key: value.clone() for key, value in mapped.items()}
+    with _rebuilding(path):
+        return _parse(about, tensors)
+
+
+@contextmanager
+def _rebuilding(path: Path) -> Iterator[None]:
+    """Turn errors caused by the content of a file into one sentence."""
     try:
-        return _rebuild(about, tensors, backbone)
+        yield
     except INVALID_CONTENT as error:
         reason = textwrap.shorten(str(error.args[0] if error.args else error), 300)
         raise KedgeError(f"{path}: this model cannot be rebuilt ({reason.rstrip('.')}).") from None
 
 
-def _rebuild(
-    about: dict[str, Any], tensors: dict[str, Tensor], backbone: nn.Module | None
-) -> tuple[Any, ...]:
-    require(set(about) == KEYS, f"its JSON must have the keys {', '.join(sorted(KEYS))} only")
+def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
+    keys = set(about) - {"calibration"}  # which files of early versions lack
+    require(keys == KEYS, f"its JSON must have the keys {', '.join(sorted(KEYS))} only")
     config = from_dict(ModelConfig, about["config"])
     config = replace(config, head=replace(config.head, head=current_spec(config.head.head)))
-    found = config.backbone.backbone != CUSTOM or backbone is not None
-    require(found, "it has a backbone of your own; pass it to Model.load(path, backbone=…)")
-    own = copy.deepcopy(backbone)
-    # Nothing is allocated on the meta device, so a forged size costs an error and no memory.
-    with torch.device("meta"):
-        embedding = Embedding(config, own)
-        n_features = getattr(embedding.backbone, "n_features", None) if backbone is None else None
-        fits = not callable(n_features) or n_features(config.image_size) == config.n_features
-        require(fits, f"its backbone does not give {config.n_features} features")
-        head = build_head(config.head, config.n_features)
     classes = about["classes"]
     valid = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
     require(valid and len(set(classes)) == len(classes), "its classes are not different names")
     anchors, class_means = tensors.pop("anchors", torch.empty(0)), tensors.pop("places", None)
     valid = anchors.dtype == torch.float32 and anchors.ndim == 2 and len(anchors) == len(classes)
     require(valid, "its anchors are not one row of float32 for each class")
-    checked = [anchors, *(tensors.values() if backbone is None else ())]
     if class_means is not None:
         valid = class_means.shape == (len(classes), config.n_features)
         valid = valid and class_means.dtype == torch.float32
         require(valid, "its places are not one row of float32 for each class")
-        checked.append(class_means)
-    finite = all(bool(value.isfinite().all()) for value in checked)
-    require(finite, "some of its weights or anchors are not finite numbers")
+    _check_finite(anchors, *([] if class_means is None else [class_means]))
+    lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
+    given = about.get("calibration")
+    calibration = None if given is None else from_dict(Calibration, given)
+    return ModelContents(
+        config, tuple(classes), anchors, lineage, class_means, calibration, tensors
+    )
+
+
+def _build(contents: ModelContents, backbone: nn.Module | None) -> tuple[Embedding, Head]:
+    """The network with its weights, in eval mode."""
+    config, tensors = contents.config, contents.weights
+    found = not contents.own_backbone or backbone is not None
+    require(
+        found,
+        f"its network is your own{_name_of(config)}; give it with --backbone module:function, or "
+        "in Python as Model.load(path, backbone=…)",
+    )
+    if backbone is None:
+        _check_finite(*tensors.values())
+    # Nothing is allocated on the meta device, so a forged size costs an error and no memory.
+    with torch.device("meta"):
+        embedding = Embedding(config, copy.deepcopy(backbone))
+        n_features = getattr(embedding.backbone, "n_features", None) if backbone is None else None
+        fits = not callable(n_features) or n_features(config.image_size) == config.n_features
+        require(fits, f"its backbone does not give {config.n_features} features")
+        head = build_head(config.head, config.n_features)
+    network = _load_weights(embedding, head, tensors)
+    if left := [buffer for buffer in network.buffers() if buffer.is_meta]:
+        # Some networks of timm compute tables that no file holds: these are built once more, now
+        # that the weights in the file are known to be as large as theirs.
+        fits = sum(buffer.nbytes for buffer in left) <= MOST_TABLE_BYTES
+        require(fits, f"its network would need too much memory at {config.image_size} px")
+        embedding = Embedding(config)
+        network = _load_weights(embedding, head, tensors)
+    if contents.classes:  # anchors that do not fit the head raise here rather than later
+        head.logits(torch.zeros(1, config.n_features), contents.anchors)
+    embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.eval().requires_grad_(False)
+    return embedding, head
+
+
+def _load_weights(embedding: Embedding, head: Head, tensors: dict[str, Tensor]) -> nn.ModuleDict:
     network = nn.ModuleDict({"embedding": embedding, "head": head})
     for key, value in network.state_dict().items():
         dtype = tensors.get(key, value).dtype
         require(dtype == value.dtype, f"{key} holds {dtype}, not {value.dtype}")
     network.load_state_dict(tensors, assign=True)  # raises if names or shapes differ
-    if classes:  # anchors that do not fit the head raise here rather than later
-        head.logits(torch.zeros(1, config.n_features), anchors)
-    lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
-    embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network.eval().requires_grad_(False)
-    return config, embedding, head, tuple(classes), anchors, lineage, class_means
+    return network
+
+
+def _check_finite(*tensors: Tensor) -> None:
+    finite = all(bool(value.isfinite().all()) for value in tensors)
+    require(finite, "some of its weights or anchors are not finite numbers")
+
+
+def _name_of(config: ModelConfig) -> str:
+    return "" if config.pretrained is None else f" ({config.pretrained.architecture})"
 
 
 def _lineage_entry(data: Any) -> LineageEntry:
