@@ -17,6 +17,8 @@ from kedge.errors import require
 from kedge.models.heads import Head
 from kedge.models.heads.base import ClassFeatures
 
+MAX_VARIANCE = 1e30  # so that offsets are finite in float32
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -26,13 +28,14 @@ class Calibration:
     counts: dict[str, int]  # by class; a class that is not listed has many images
 
     def __post_init__(self) -> None:
-        require(0 <= self.variance < math.inf, "its variance is not a positive number")
+        require(0 <= self.variance < MAX_VARIANCE, "its variance is not a positive number")
         require(all(n > 0 for n in self.counts.values()), "its counts are not above 0")
 
     def with_counts(self, counts: dict[str, int]) -> Calibration:
         return replace(self, counts={**self.counts, **counts})
 
 
+@torch.no_grad()
 def calibration_after(
     before: Calibration | None, head: Head, names: Sequence[str], features: ClassFeatures
 ) -> Calibration | None:
@@ -42,7 +45,7 @@ def calibration_after(
     several = [z for z in features if len(z) > 1]
     variances = [head.distance_features(z).double().var(0).sum() for z in several]
     variance, n = float(torch.stack(variances).mean()) if several else math.nan, len(several)
-    if not math.isfinite(variance):  # a user's backbone may give infinite features
+    if not variance < MAX_VARIANCE:  # a user's backbone may give infinite features
         return None if before is None else before.with_counts(counts)
     if before is None:
         return Calibration(variance, counts)

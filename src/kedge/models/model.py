@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 from kedge.models import model_file
+from kedge.models.calibration import Calibration, calibration_after
 from kedge.models.classifier import Classifier
-from kedge.models.embedding import Embedding, ModelConfig
+from kedge.models.embedding import Embedding, ModelConfig, Statistics, channel_statistics
 from kedge.models.heads import Head, build_head
 from kedge.models.model_file import LineageEntry
 from kedge.utils import progress
@@ -49,6 +51,7 @@ class Model:
     # Current mean features (kedge.models.drift_compensation). None: the anchors are the means, or
     # the model's file is of an early version.
     class_means: Float[Tensor, "classes d"] | None = None
+    calibration: Calibration | None = None  # None: a file of an early version
 
     @property
     def device(self) -> torch.device:
@@ -111,14 +114,17 @@ class Model:
     ) -> Model:
         """A model with an anchor for each class of the pool; those of known classes are replaced.
         `class_embeddings` are what the head has learned for these classes, if it learns them."""
+        features = self.class_features(pool)
         with torch.no_grad():
-            anchors = self.head.anchors(self.class_features(pool), class_embeddings)
+            anchors = self.head.anchors(features, class_embeddings)
+            calibration = calibration_after(self.calibration, self.head, pool.classes, features)
         kept = [i for i, name in enumerate(self.classes) if name not in set(pool.classes)]
         return replace(
             self,
             classes=(*(self.classes[i] for i in kept), *pool.classes),
             anchors=torch.cat([self.anchors[kept], anchors]) if kept else anchors,
             class_means=None,  # recomputed when the round has ended
+            calibration=calibration,
         )
 
     def anchors_of(self, classes: Sequence[str]) -> Float[Tensor, "k r"]:
@@ -188,12 +194,31 @@ class Model:
             z = nn.utils.rnn.pad_sequence(list(examples.values()), batch_first=True)
             counts = torch.tensor([len(each) for each in examples.values()], device=z.device)
             mask = torch.arange(z.shape[1], device=z.device) < counts[:, None]
-            return Classifier(self, tuple(examples), self.head.fit(z, mask))
+            representatives = self.head.fit(z, mask)
+        means = self.head.anchors_are_means  # other heads fit the examples of all classes together
+        offsets = self._offsets(map(float, counts.tolist())) if means else None
+        return Classifier(self, tuple(examples), representatives, offsets)
 
     def anchor_classifier(self) -> Classifier:
         """A classifier among all known classes by their anchors as they were stored, not by class
         means that were compensated for drift."""
-        return Classifier(self, self.classes, self.anchors)
+        means = self.head.anchors_are_means
+        offsets = self._offsets(self._known_counts(self.classes).values()) if means else None
+        return Classifier(self, self.classes, self.anchors, offsets)
+
+    def _known_counts(self, known: Sequence[str]) -> dict[str, float]:
+        """How many images the means of these classes come from; infinite if that is not known."""
+        counts = {} if self.calibration is None else self.calibration.counts
+        return {name: float(counts.get(name, math.inf)) for name in known}
+
+    def _offsets(self, counts: Iterable[float]) -> Float[Tensor, " k"] | None:
+        """What is added to the logits of classes with these numbers of examples; None if they are
+        all the same, since only differences matter, or if the model has no calibration."""
+        each = torch.tensor(list(counts), device=self.device)
+        if self.calibration is None or len(each.unique()) == 1:
+            return None
+        with torch.no_grad():
+            return self.head.offsets(each, self.calibration.variance)
 
     def _classifier_with_known(
         self, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
@@ -207,15 +232,18 @@ class Model:
                 "early version without class means: leave them out, or give examples of them.",
             )
             return Classifier(self, tuple(known), self.anchors_of(known))
+        counts = self._known_counts(known)
         mean_of = dict(zip(known, means, strict=True))
         features = {name: mean_of[name][None] for name in known if name not in examples}
         if n_both := len(known) - len(features):
             progress.note(f"{n_both} known classes have examples, which are added to their means")
         for name, of_class in examples.items():
             features[name] = pool_with_mean(of_class, mean_of.get(name))
+            counts[name] = float(len(features[name]))
         # Not `fit`, which is for episodes: there may be thousands of known classes.
         representatives = self.head.representatives_from(list(features.values()))
-        return Classifier(self, tuple(features), representatives)
+        offsets = self._offsets(counts[name] for name in features)
+        return Classifier(self, tuple(features), representatives, offsets)
 
     def _open_support(self, support: Any) -> ImageTable:
         """The examples. Every class must have one: otherwise its images would get a wrong class."""
@@ -255,6 +283,8 @@ class Model:
             "classes": self.classes,
             "lineage": [to_dict(entry) for entry in self.lineage],
         }
+        if self.calibration is not None:
+            about["calibration"] = to_dict(self.calibration)
         save_tensors(Path(path), self.tensors(), about)
 
     @classmethod
@@ -271,14 +301,18 @@ def pool_with_mean(
 
 
 def new_model(
-    config: ModelConfig, pool: Pool, seed: int, backbone: nn.Module | None = None
+    config: ModelConfig,
+    pool: Pool,
+    seed: int,
+    backbone: nn.Module | None = None,
+    statistics: Statistics | None = None,
 ) -> Model:
-    """A model without classes. Its weights depend on the seed only, its normalization on the pool.
-    A backbone of the caller's own is copied."""
+    """A model without classes. Its weights depend on the seed only, its normalization on the pool,
+    unless they are given: a backbone, which is copied, and mean and std of each channel."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         embedding = Embedding(config, copy.deepcopy(backbone))
-        embedding.set_statistics(pool)
+        embedding.set_statistics(statistics or channel_statistics(pool))
         config = replace(config, n_features=embedding.count_features(config))
         head = build_head(config.head, config.n_features)
     return Model(config, embedding, head, (), torch.empty(0, 0), ())

@@ -18,8 +18,9 @@ from kedge.episodes.train_val_split import TrainValSplit
 from kedge.errors import KedgeError
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
+from kedge.models.calibration import Calibration
 from kedge.models.drift_compensation import compensated_means
-from kedge.models.model import Model
+from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.training.round import train_round
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
@@ -79,8 +80,21 @@ def train_user_round(
     lineage = (*earlier, replace(entry, untrained=untrained))
     model = replace(model, classes=classes, anchors=model.anchors_of(classes), lineage=lineage)
     model = replace(model, class_means=compensated_means(start, model, table)).to("cpu")
+    model = replace(model, calibration=_with_counts(start, model, table))
     means = None if model.class_means is None else distributed.broadcast(model.class_means)
     return replace(model, anchors=distributed.broadcast(model.anchors), class_means=means)
+
+
+def _with_counts(start: Model, model: Model, table: ImageTable) -> Calibration | None:
+    """The calibration with the number of images that the mean of each delivered class comes from:
+    those of its anchor, or if the class was known, those that were pooled with its stored mean."""
+    if model.calibration is None:
+        return None
+    counts, known = model.calibration.counts, set(start.classes)
+    n_images = dict(zip(table.classes, table.counts.tolist(), strict=True))
+    again = {name: n_images[name] + VIRTUAL_SAMPLES for name in n_images if name in known}
+    added = {name: n_images[name] for name in n_images if name not in counts}
+    return distributed.broadcast(model.calibration.with_counts(again | added))
 
 
 def _add_missing_anchors(model: Model, split: TrainValSplit, table: ImageTable) -> Model:
