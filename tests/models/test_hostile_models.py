@@ -29,6 +29,14 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SECONDS, MEGABYTES = 5, 700  # limits for one case
 SHORT = {"n_way": 2, "n_shot": 1, "n_query": 2, "epochs": 1, "episodes": 1, "val_episodes": 2}
 OPTIONS = [w for name, n in SHORT.items() for w in (f"--{name.replace('_', '-')}", str(n))]
+TIMM_IMPORT = str(Path(__file__).with_name("timm_import.py"))
+IMPORT_TIMM = """
+import builtins, importlib.util, runpy
+builtins.kept = runpy.run_path({!r})  # what it defines must stay
+if importlib.util.find_spec("timm") is not None:
+    kept["define_torchvision_ops"]()
+    import timm
+"""
 SHA256 = rb'(\\"sha256\\": \\")[0-9a-f]{64}'
 
 
@@ -149,6 +157,23 @@ def absurd_headers(content: bytes) -> Iterator[tuple[str, bytes]]:
     yield "many tensors", file.joined()
 
 
+NETWORKS = (  # names that would be fetched, read, imported or huge, and size of images
+    *(("timm:hf-hub:timm/resnet18", 224), ("timm:local-dir:/tmp", 224), ("timm:", 224)),
+    *(("timm:resnet18", 224), ("timm:vit_7b_patch16_dinov3", 224), ("os:getcwd", 224)),
+    *(("timm:swinv2_cr_giant_384", 4096), ("timm:vit_base_patch8_224", 4096)),
+    *(("efficientnet-lite0", 224), ("custom", 224), ("my_net:build", 224)),
+)
+
+
+def forged_networks(content: bytes) -> Iterator[tuple[str, bytes]]:
+    for name, size in NETWORKS:
+        file = File(content)
+        config = file.about["config"]
+        file.about["config"] = config | {"n_channels": 3, "image_size": size}
+        config["backbone"]["backbone"] = name
+        yield f"network {name} {size}", file.joined()
+
+
 # ── cases ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -202,6 +227,10 @@ def add_models(cases: Cases, folder: Path, first: Path) -> None:
             cases.add(f"{name} forged", "either", file.joined(), command)
         for how, bad in forged_tensors(cases.rng, content):
             cases.add(f"{name} {how}", "fail", bad, predict)
+    for how, bad in forged_networks(contents["prototype"]):
+        must = "either" if how == "network custom 224" else "fail"  # 'show' needs no network
+        cases.add(how, must, bad, ["show", "MODEL"])
+        cases.add(how, "fail", bad, predict)
     for how, bad in absurd_headers(contents["prototype"]):
         cases.add(how, "fail", bad, predict)
     # The anchors fit the config, but the backbone gives fewer features.
@@ -266,11 +295,15 @@ def test_hostile_files_give_one_sentence_or_work(
     add_models(cases, folder, first)
     add_memories_and_checkpoints(cases, folder, first, second)
     # The memory limit starts after the cases that must work, which load all modules.
-    commands = [[name, *case.command] for name, case in cases.items() if case.must == "work"]
+    commands = [["timm", "-c", IMPORT_TIMM.format(TIMM_IMPORT)]]
+    commands += [[name, *case.command] for name, case in cases.items() if case.must == "work"]
     commands.append(["limit"])
     commands += [[name, *case.command] for name, case in cases.items() if case.must != "work"]
     problems = []
     for name, ended in watched(commands, folder, empty).items():
+        if name == "timm":
+            assert ended.rc == 0, ended.err
+            continue
         case = cases[name]
         if case.command[0] in ("train", "update"):  # these print their settings first
             ended = replace(ended, err="".join(ended.err.splitlines(True)[-1:]))
