@@ -38,6 +38,17 @@ def test_options_reach_the_alignment_and_the_label() -> None:
         assert parse_method(text).alignment == alignment
 
 
+@pytest.mark.parametrize("name", sorted(ALIGNMENTS))
+def test_automatic_weight_is_resolved_by_the_classes_of_a_round(name: str) -> None:
+    method = parse_method(f"{name} lambda=auto")
+    assert (method.weight, method.label) == ("auto", f"{name} lambda=auto")
+    assert parse_method(method.label) == method
+    resolved = method.with_weight_for(60, 12)
+    assert (resolved.weight, resolved.fixed_weight, resolved.label) == (5, 5, method.label)
+    given = parse_method(f"{name} lambda=2")
+    assert given.with_weight_for(60, 12) == given
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("text", "reason"),
@@ -50,6 +61,7 @@ def test_options_reach_the_alignment_and_the_label() -> None:
         ("IDA lambda=0 lambda=5", "twice"),
         ("IDA lambda=-1", "lambda"),
         ("IDA lambda=inf", "lambda"),
+        ("IDA lambda=car", "lambda"),
         ("IDA shots=3", "anchors"),
         ("IDA anchors=1", "anchors"),
         ("DFA dimensions=mean", "reduction"),  # the option's name in earlier versions

@@ -32,7 +32,7 @@ from kedge.data.pools import Pool
 from kedge.errors import KedgeError
 from kedge.methods.registry import parse_method
 from kedge.models.model import Model
-from kedge.training.checkpoint import Checkpoint
+from kedge.training.checkpoint import Checkpoint, is_checkpoint_of
 from kedge.training.round import RoundResult, Validator, train_round
 from kedge.training.step import StepInputs, TrainStep
 from kedge.utils.atomic_io import load_tensors, save_tensors
@@ -77,6 +77,25 @@ def test_stopped_round_continues_to_the_same_last_bit(
     resumed = train_round(start, data, method, CONFIG, checkpoint, ticks.append)
     assert sum(ticks) == 9
     assert_same_result(resumed, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "more", [{"ema": 0.7}, {"annealing": "cosine"}, {"ema": 0.7, "annealing": "cosine"}]
+)
+@pytest.mark.parametrize(("head", "n_tasks"), [("ecm", 1), ("prototype", 3)])
+def test_stopped_round_continues_its_average_and_cosine(
+    head: str, n_tasks: int, more: dict[str, float | str], tmp_path: Path
+) -> None:
+    config = scheduled(train="last", tasks_per_step=n_tasks, **more)
+    run = (untrained(head=head), FIRST, BASE, config)
+    uninterrupted = train_round(*run)
+    for stop in (4, 7):
+        with pytest.raises(Stopped):
+            train_round(*run, tmp_path / "state", stop_after(stop))
+    resumed = train_round(*run, tmp_path / "state")
+    assert_same_result(resumed, uninterrupted)
+    resumed.model.save(tmp_path / "model")
+    assert is_checkpoint_of(tmp_path / "model", tmp_path / "state")
 
 
 @pytest.mark.parametrize("stop", [2, 4, 5])
@@ -136,6 +155,37 @@ def test_learning_rate_is_halved_as_by_torch(
     assert history[-1].lr > 1e-5
 
 
+# ── the cosine schedule ──────────────────────────────────────────────────────────────────────
+
+
+def test_cosine_lowers_the_rate_to_zero_and_keeps_the_last_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accuracies, validated = iter([60.0, 70.0, 50.0, 50.0, 50.0, 40.0]), []
+
+    def validate(_: Validator, model: Model) -> float:
+        validated.append(weights(model))
+        return next(accuracies)
+
+    monkeypatch.setattr(Validator, "__call__", validate)
+    config = scheduled(epochs=6, episodes=1, patience=0, annealing="cosine")
+    result = train_round(untrained(), FIRST, BASE, config, tmp_path / "state")
+    sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1e-2)
+    torchs = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, T_max=6)
+    for epoch in result.history:
+        assert epoch.lr == pytest.approx(sgd.param_groups[0]["lr"])
+        sgd.step()
+        torchs.step()
+    assert len(result.history) == 6
+    state = result.model.state_dict()
+    assert all(torch.equal(state[key], validated[-1][key]) for key in state)
+    entry = result.model.lineage[-1]
+    assert (entry.best_epoch, entry.val_accuracy) == (6, 40.0)
+    longer = scheduled(epochs=7, episodes=1, patience=0, annealing="cosine")
+    with pytest.raises(KedgeError, match=r"state: .* other options"):
+        train_round(untrained(), FIRST, BASE, longer, tmp_path / "state")
+
+
 # ── saving ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -162,6 +212,8 @@ FEWER_IMAGES = replace(SECOND.train, class_rows=tuple(r[2:] for r in SECOND.trai
 OTHER_RUNS: dict[str, dict[str, Any]] = {
     "seed": {"config": replace(CONFIG, seed=6)},
     "learning rate": {"config": scheduled(lr=2e-2)},
+    "average": {"config": scheduled(ema=0.5)},
+    "what trains": {"config": scheduled(train="last")},
     "tasks per step": {"config": scheduled(tasks_per_step=3)},
     "method": {"method": parse_method("IDA lambda=2")},
     "round": {"data": replace(SECOND, round=2)},

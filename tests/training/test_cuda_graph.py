@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.training.small_round import BASE, CONFIG, FIRST, TABLE, same, untrained, weights
+from tests.training.small_round import BASE, CONFIG, FIRST, TABLE, same, untrained
 
 from kedge.config import EpisodeShape
 from kedge.data.pools import Pool
@@ -52,9 +52,11 @@ def test_buffers_hold_the_episodes_of_each_epoch_at_the_same_address(resident: b
 
 @pytest.mark.parametrize("trained_before", [False, True])
 def test_capturing_restores_weights_statistics_and_moments(trained_before: bool) -> None:
-    student = untrained()
+    """Also of class embeddings, and the averages of all these."""
+    student = untrained(head="ecm")
     student.embedding.train()
-    step = TrainStep(student, untrained(), BASE, 1e-2, None, {})
+    embeddings = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    step = TrainStep(student, untrained(head="ecm"), BASE, 1e-2, embeddings, {}, ema=0.5)
     episodes = EpisodeSampler("", FIRST.train, CONFIG.episode, 3, CPU)
     batches = [StepInputs(b) for b in episodes.batches(episodes.sample((0, 0, 0)), range(3))]
 
@@ -63,10 +65,17 @@ def test_capturing_restores_weights_statistics_and_moments(trained_before: bool)
 
     if trained_before:
         step(batches[0])
-    before = weights(student), moments()
+
+    def states() -> list[dict[str, torch.Tensor]]:
+        both = (step.state(), step.averaged_state())
+        return [{key: value.clone() for key, value in state.items()} for state in both]
+
+    before = states(), moments()
+    assert same(*before[0]) == (not trained_before)
     with _restored(step):
         step(batches[1])
         step(batches[2])
-    assert same(weights(student), before[0])
+        assert not any(map(same, states(), before[0]))
+    assert all(map(same, states(), before[0]))
     expected = before[1] or [torch.zeros_like(moment) for moment in moments()]
     assert all(map(torch.equal, moments(), expected))

@@ -39,7 +39,7 @@ from kedge.errors import KedgeError
 from kedge.methods.registry import ALIGNMENTS, Method, parse_method
 from kedge.models.heads import Head, PrototypeHead
 from kedge.models.model import Model
-from kedge.training import round
+from kedge.training import validation
 from kedge.training.round import Validator, memory_after_round, train_round
 from kedge.training.step import StepInputs, TrainStep
 
@@ -198,7 +198,7 @@ def test_validation_episodes_are_always_the_same(monkeypatch: pytest.MonkeyPatch
         return torch.zeros(len(indices), dtype=torch.float64)
 
     base, config = base_model(), scheduled(episodes=1)
-    monkeypatch.setattr(round, "episode_accuracies", spy)
+    monkeypatch.setattr(validation, "episode_accuracies", spy)
     train_round(untrained(), FIRST, BASE, config)
     train_round(base, SECOND, parse_method("IDA"), config)
     assert len(positions) == 6

@@ -115,7 +115,7 @@ class Setting:
         old_images = TABLE.images[torch.arange(first + 1, first + 1 + N_IMAGES)]
         middle = torch.full((N_IMAGES,), padding(SIDE))
         mirrored = torch.zeros(N_IMAGES, dtype=torch.bool)
-        untouched = Augmentation(middle, middle, mirrored, torch.ones(N_IMAGES, 3))
+        untouched = Augmentation(middle, middle, mirrored, torch.ones(N_IMAGES, 3), 0 * middle)
         batch, old_batch = (
             EpisodeBatch(x, untouched, torch.arange(WAYS), SHOTS) for x in (images, old_images)
         )

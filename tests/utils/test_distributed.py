@@ -179,6 +179,9 @@ CASES = {
     "EIML": lambda: two_rounds("EIML exemplars=4", 2),
     "IDA, 12 tasks per step, hard": lambda: two_rounds("IDA", 12, head="ecm", sampling="hard"),
     "own backbone": own,
+    "average of the last layers": lambda: two_rounds(
+        "IDA lambda=auto", 2, train="last", ema=0.8, annealing="cosine"
+    ),
 }
 found = {name: summary(case()) for name, case in CASES.items()}
 torch.save(found, f"{distributed.rank()} of {distributed.world_size()}")
@@ -195,7 +198,13 @@ except RuntimeError:  # the other has gone
     pass
 print(f"{distributed.rank()}: {message}")
 """
-CASES = ("FT", "EIML", "IDA, 12 tasks per step, hard", "own backbone")
+CASES = (
+    "FT",
+    "EIML",
+    "IDA, 12 tasks per step, hard",
+    "own backbone",
+    "average of the last layers",
+)
 Found = dict[str, tuple[dict[str, Tensor], list[dict[str, float]]]]
 
 

@@ -73,9 +73,8 @@ class ElasticWeightConsolidation(Alignment):
         weights, missing = model.weights(), torch.empty(0)
         kept = {key.removeprefix("fisher.") for key in memory}  # also of what trained in the past
         for name in trained_names(model, _last_trained(model)) | kept:
-            weight, fisher = weights.get(name), memory.get(f"fisher.{name}", missing)
-            valid = weight is not None
-            valid = valid and (fisher.shape, fisher.dtype) == (weight.shape, weight.dtype)
+            weight, fisher = weights.get(name, missing), memory.get(f"fisher.{name}", missing)
+            valid = (fisher.shape, fisher.dtype) == (weight.shape, weight.dtype)
             require(
                 valid and bool(((fisher >= 0) & fisher.isfinite()).all()),
                 "EWC: the Fisher information does not fit this model; the memory beside it is "
@@ -86,7 +85,7 @@ class ElasticWeightConsolidation(Alignment):
         """For each weight θ_i that trained: the mean of (∂ log p(y)/∂θ_i)² over sampled labels y,
         plus that of earlier rounds."""
         # The original keeps its modes and has no gradients.
-        model = trainable_copy(model, _last_trained(model))
+        model = trainable_copy(model, trained_names(model, _last_trained(model)))
         model.embedding.eval()
         model.head.eval()
         weights = _trained_weights(model)

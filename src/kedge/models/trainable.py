@@ -7,7 +7,7 @@ train stays the same to the last bit, the statistics of its BatchNorms too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -24,15 +24,18 @@ def trained_names(model: Model, train: Trained) -> set[str]:
     prefixes = {"none": [], "head": [HEAD], "all": [""]}.get(train)
     if prefixes is None:
         last = layer_groups(model.embedding.backbone)[-N_LAST:]
-        prefixes = [HEAD, *(_join(BACKBONE, group) for group in last)]
+        names = [name for group in last for name in ([group] if isinstance(group, str) else group)]
+        prefixes = [HEAD, *(_join(BACKBONE, name) for name in names)]
     frozen = [_join(BACKBONE, name) for name in model.config.frozen]
     return {n for n in model.weights() if _within(n, prefixes) and not _within(n, frozen)}
 
 
-def trainable_copy(model: Model, train: Trained = "all") -> Model:
-    """A model with copies of embedding and head, of whose weights those to train need gradients."""
+def trainable_copy(model: Model, trained: Collection[str] | None = None) -> Model:
+    """A model with copies of embedding and head, of whose weights those `trained` need gradients:
+    names from `trained_names`, by default all but the frozen ones."""
     embedding, head = copy.deepcopy(model.embedding), copy.deepcopy(model.head)
-    copied, names = replace(model, embedding=embedding, head=head), trained_names(model, train)
+    copied = replace(model, embedding=embedding, head=head)
+    names = trained_names(model, "all") if trained is None else trained
     for name, weight in copied.weights().items():
         weight.requires_grad_(name in names)
     return copied
@@ -58,9 +61,10 @@ def set_train_mode(model: Model, batch_norm: BatchNormMode) -> None:
                     child.eval()
 
 
-def layer_groups(backbone: nn.Module) -> Sequence[str]:
-    """Prefixes of the names of its weights, from input to output: the backbone's `layer_groups()`,
-    else its children that have weights, or those of its only child that has any."""
+def layer_groups(backbone: nn.Module) -> Sequence[str | Sequence[str]]:
+    """Prefixes of the names of its weights, one or several for each layer, from input to output:
+    the backbone's `layer_groups()`, else its children that have weights, or those of its only child
+    that has any."""
     own = getattr(backbone, "layer_groups", None)
     if callable(own):
         return tuple(own())

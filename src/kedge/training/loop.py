@@ -17,6 +17,7 @@ from kedge.config import TrainConfig
 from kedge.data.pools import Pool
 from kedge.episodes.sampler import EpisodeIndices, EpisodeSampler, sample_anchors
 from kedge.errors import KedgeError
+from kedge.models.frozen_layers import FrozenLayers
 from kedge.models.trainable import set_train_mode
 from kedge.training.cuda_graph import GraphedStep
 from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep
@@ -36,7 +37,9 @@ class EpochRunner:
         anchors: Float[Tensor, "classes r"],
         config: TrainConfig,
         round: int,
+        layers: FrozenLayers | None = None,
     ) -> None:
+        """With frozen `layers`, the images of the pool are their outputs."""
         self.step, self.anchors, self.config, self.round = step, anchors, config, round
         self.graph: GraphedStep | None = None
         self.multi = MultiEpisodeStep(step)
@@ -46,7 +49,10 @@ class EpochRunner:
         if step.alignment is not None:
             old = step.alignment.rehearsal_pool(step.memory, config.episode)
             if old is not None:
-                self.samplers.append(EpisodeSampler("old ", *old, n_episodes, device))
+                old_pool, shape = old
+                if layers is not None:
+                    old_pool = layers.map_pool(old_pool, config.seed)
+                self.samplers.append(EpisodeSampler("old ", old_pool, shape, n_episodes, device))
 
     def epoch(self, epoch: int, tick: Tick) -> StepMetrics:
         """Train for one epoch. Returns the means of the steps' metrics."""

@@ -17,38 +17,39 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from kedge.config import Schedule, TrainConfig
 from kedge.data.pools import Pool, RoundData
-from kedge.episodes.loader import ImageLoader
-from kedge.episodes.sampler import check_pool, sample_episodes
+from kedge.episodes.sampler import check_pool
 from kedge.errors import KedgeError, require
-from kedge.evaluation.accuracy import episode_accuracies
 from kedge.evaluation.results import EpochResult
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
+from kedge.models.frozen_layers import FrozenLayers
 from kedge.models.model import Model
 from kedge.models.model_file import LineageEntry
-from kedge.models.trainable import trainable_copy
+from kedge.models.trainable import trainable_copy, trained_names
 from kedge.training.checkpoint import OTHER_RUN, Checkpoint
 from kedge.training.loop import EpochRunner
-from kedge.training.step import StepMetrics, TrainStep
+from kedge.training.step import TrainStep
+from kedge.training.validation import (
+    NOT_FINITE,
+    Validator,
+    divergence_advice,
+    divergence_fault,
+)
 from kedge.utils import distributed
 from kedge.utils.atomic_io import tensors_digest
 from kedge.utils.config_io import to_dict
-from kedge.utils.progress import Tick, no_tick
-from kedge.utils.seeding import generator
+from kedge.utils.progress import Tick, no_tick, task
 
-NOT_FINITE = "some {} are infinite or NaN"
 NO_WEIGHT_TRAINS = (
     "--train {}: there is nothing to train, since this selects no weight of the backbone that is "
     "not frozen, and the head has no weights. Use --train last or all, or --train none to add new "
     "classes only."
 )
-MAX_CROSS_ENTROPY = 1e6  # nats; a few hundred at most where something is learned
 
 
 @dataclass(frozen=True)
@@ -88,18 +89,23 @@ def train_round(
     start = _broadcast_model(start)
     n_old = len(set(start.classes) - set(pool.classes))
     method = method.with_weight_for(n_old, len(pool.classes))
-    step = _build_step(start, pool, method, schedule, memory)
     identity = _identity(start, pool, round_data, method, config, memory)
     require(
         distributed.broadcast(identity) == identity,
         "The processes were given different images or settings: start all of them with the same "
         "command on the same files.",
     )
+    entry = _lineage_entry(round_data, pool, method, config)
+    trained = _check_trained(start, schedule)
+    layers, round_data = _compute_frozen_layers(start, round_data, trained, config.seed)
+    if layers is not None:  # what follows sees their outputs in place of images
+        start, pool = layers.shorten(start), training_pool(method, round_data)
+    step = _build_step(start, pool, method, trained, schedule, memory)
     state = Checkpoint(step, schedule)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         state.load(checkpoint, identity)
         tick(len(state.history) * schedule.episodes)
-    runner = EpochRunner(step, pool, start.anchors, config, round_data.round)
+    runner = EpochRunner(step, pool, start.anchors, config, round_data.round, layers)
     validator = Validator(round_data.val, config, start.device)
     setup_seconds = time.perf_counter() - began
 
@@ -107,12 +113,12 @@ def train_round(
         began, epoch = time.perf_counter(), len(state.history)
         step.set_lr(state.lr)
         metrics = runner.epoch(epoch, tick)
-        fault = distributed.broadcast(_divergence(metrics, step))
+        fault = distributed.broadcast(divergence_fault(metrics, step))
         accuracy = math.nan if fault else distributed.broadcast(validator(step.averaged))
         if math.isnan(accuracy):
             raise KedgeError(
                 f"Round {round_data.round} ({method.label}) diverged in epoch {epoch + 1}: "
-                f"{fault or NOT_FINITE.format('features')}. {_divergence_advice(epoch, config)}"
+                f"{fault or NOT_FINITE.format('features')}. {divergence_advice(epoch, config)}"
             )
         point = EpochResult(
             epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr
@@ -127,11 +133,25 @@ def train_round(
 
     began = time.perf_counter()
     state.restore_best()
-    entry = _lineage_entry(round_data, pool, method, config, state.best_epoch, state.best)
+    entry = replace(entry, best_epoch=state.best_epoch, val_accuracy=state.best)
     step.optimizer.zero_grad()
     model = _with_new_anchors(step.averaged, pool, step.averaged_embeddings, entry)
+    model = model if layers is None else layers.restore(model)
     seconds = state.seconds + setup_seconds + time.perf_counter() - began
     return RoundResult(model, tuple(state.history), seconds)
+
+
+def _compute_frozen_layers(
+    start: Model, data: RoundData, trained: set[str], seed: int
+) -> tuple[FrozenLayers | None, RoundData]:
+    """The layers that this round does not train, and their outputs in place of images; None and the
+    images if there are no such layers, or their outputs would be too large."""
+    layers = FrozenLayers.of(start, trained)
+    if layers is None:
+        return None, data
+    with task("computing the frozen layers: images", layers.n_embedded(data)) as tick:
+        mapped = layers.map_round(data, seed, tick)
+    return (None, data) if mapped is None else (layers, mapped)
 
 
 def trains(schedule: Schedule) -> bool:
@@ -152,26 +172,22 @@ def _round_without_training(
     began = time.perf_counter()
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         raise KedgeError(OTHER_RUN.format(checkpoint))  # such a round writes none
-    model, accuracy = trainable_copy(_broadcast_model(start), "none"), None
+    model, accuracy = trainable_copy(_broadcast_model(start), set()), None
     if round_data.val.classes:
         validator = Validator(round_data.val, config, start.device)
         accuracy = distributed.broadcast(validator(model))
         finite = not math.isnan(accuracy)
         require(finite, f"The network cannot be used: {NOT_FINITE.format('features')}.")
     embeddings = _initial_embeddings(model, pool)
-    entry = _lineage_entry(round_data, pool, method, config, 0, accuracy)
+    entry = replace(_lineage_entry(round_data, pool, method, config), val_accuracy=accuracy)
     model = _with_new_anchors(model, pool, embeddings, entry)
     return RoundResult(model, (), time.perf_counter() - began)
 
 
 def _lineage_entry(
-    data: RoundData,
-    pool: Pool,
-    method: Method,
-    config: TrainConfig,
-    epoch: int,
-    accuracy: float | None,
+    data: RoundData, pool: Pool, method: Method, config: TrainConfig
 ) -> LineageEntry:
+    """The entry of a round before anything has trained."""
     return LineageEntry(
         round=data.round,
         method=method.label,
@@ -179,8 +195,8 @@ def _lineage_entry(
         images=len(pool),
         source=pool.table.source,
         config=to_dict(config),
-        best_epoch=epoch,
-        val_accuracy=accuracy,
+        best_epoch=0,
+        val_accuracy=None,
     )
 
 
@@ -210,31 +226,23 @@ def memory_after_round(
     return method.alignment.remember(model, training_pool(method, round_data), before, config.seed)
 
 
-class Validator:
-    """Mean accuracy in % on fixed validation episodes; NaN if a feature is not finite."""
-
-    def __init__(self, pool: Pool, config: TrainConfig, device: torch.device) -> None:
-        self.pool, self.loader = pool, ImageLoader(pool, device)
-        rng = generator("validation", config.seed)
-        self.indices = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
-
-    def __call__(self, model: Model) -> float:
-        if (images := self.loader.on_device) is not None:
-            batches = images.split(model.embed_batch_size)
-            features = model.embedding.embed_batches(len(images), batches, no_tick)
-        else:
-            features = model.embed_rows(self.pool.table, self.pool.rows)
-        if not features.isfinite().all():  # argmax would still name some class
-            return math.nan
-        return float(episode_accuracies(model.head, features, self.indices).mean())
+def _check_trained(start: Model, schedule: Schedule) -> set[str]:
+    """Names of the weights that train. Raises KedgeError if nothing does."""
+    trained = trained_names(start, schedule.train)
+    some = bool(trained) or start.head.learns_class_embeddings
+    require(some, NO_WEIGHT_TRAINS.format(schedule.train))
+    return trained
 
 
 def _build_step(
-    start: Model, pool: Pool, method: Method, schedule: Schedule, memory: Memory
+    start: Model,
+    pool: Pool,
+    method: Method,
+    trained: set[str],
+    schedule: Schedule,
+    memory: Memory,
 ) -> TrainStep:
-    student, train = trainable_copy(start, schedule.train), schedule.train
-    some = any(weight.requires_grad for weight in student.weights().values())
-    require(some or start.head.learns_class_embeddings, NO_WEIGHT_TRAINS.format(train))
+    student = trainable_copy(start, trained)
     frozen_head = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen_head)
     embeddings = _initial_embeddings(start, pool)
@@ -262,33 +270,6 @@ def _with_new_anchors(
     lineage = (*model.lineage, entry)
     model = replace(model.with_anchors_of(pool, learned), lineage=lineage)
     return replace(model, anchors=distributed.broadcast(model.anchors.cpu()).to(model.device))
-
-
-def _divergence(metrics: StepMetrics, step: TrainStep) -> str:
-    """Why training cannot continue after an epoch; empty if it can."""
-    for name, value in metrics._asdict().items():
-        if not math.isfinite(value):
-            return f"the {name.replace('_', ' ')} is infinite or NaN"
-    if metrics.cross_entropy > MAX_CROSS_ENTROPY:
-        return f"the cross-entropy is {metrics.cross_entropy:.0e}, far worse than guessing"
-    # The last step may have spoilt weights or statistics after its loss was computed. What was
-    # infinite in a user's backbone before training may stay so.
-    before = step.teacher.state_dict()
-    states = [step.state()] if step.average is None else [step.state(), step.averaged_state()]
-    spoilt = [
-        (now.isfinite() < (before[name].isfinite() if name in before else True)).any()
-        for state in states
-        for name, now in state.items()
-    ]
-    return NOT_FINITE.format("weights") if torch.stack(spoilt).any() else ""
-
-
-def _divergence_advice(epoch: int, config: TrainConfig) -> str:
-    lower_lr = min(Schedule().lr, config.schedule.lr / 10)
-    keep = f"; or keep the epochs before by --epochs {epoch} (for 'kedge bench' with another --out)"
-    advice = f"Start again with a lower --lr, such as {lower_lr:g}, and another --out"
-    can_keep = epoch and config.schedule.annealing == "plateau"
-    return f"{advice}{keep if can_keep else ''}."
 
 
 def _broadcast_model(start: Model) -> Model:

@@ -36,7 +36,7 @@ INDUCTOR_OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
     "realize_acc_reads_threshold": 20,
     "realize_opcount_threshold": 200,
 }
-Network = Callable[[Tensor], Tensor]  # pixels → features
+Network = Callable[[Tensor], Tensor]  # pixels, or maps of frozen layers → features
 NOTHING_TO_TRAIN = (
     "There is nothing to train: the features depend on no weight of the backbone, and the head has "
     "no weights. Use another backbone, or the head ridge or ecm."
@@ -226,7 +226,7 @@ class TrainStep:
         metrics = {"loss": loss, "cross_entropy": cross_entropy, "penalty": penalty}
         return torch.stack([metrics[name].detach() for name in StepMetrics._fields])
 
-    def _teacher_features(self, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+    def _teacher_features(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b d"]:
         """In a graph the teacher has a stream of its own, so that its convolutions run while the
         student's wait for memory."""
         if self._teacher_stream is not None:
@@ -243,7 +243,7 @@ class TrainStep:
         ways = (len(batch.classes), -1)
         return Rehearsal(new.unflatten(0, ways), old.unflatten(0, ways), batch.n_shot)
 
-    def _features(self, network: Network, pixels: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+    def _features(self, network: Network, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b d"]:
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.mode.bf16):
             return network(pixels)
 
