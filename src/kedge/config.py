@@ -1,8 +1,8 @@
 """Every setting, as frozen dataclasses that are validated when they are built.
 
 What a user may ask for, in Python or on the command line, are options: a field that is None is
-inferred from the data by `resolve`. Complete settings (`EpisodeShape`, `Schedule`, …) say what was
-done and are saved with every model and record; they are options of which nothing is None.
+inferred from the data (`kedge.defaults`). Complete settings (`EpisodeShape`, `Schedule`, …) say
+what was done and are saved with every model and record; they are options of which nothing is None.
 
 The text below a field is its help on the command line.
 """
@@ -24,13 +24,6 @@ Trained = Literal["none", "head", "last", "all"]
 BatchNormMode = Literal["batch", "frozen"]
 Annealing = Literal["plateau", "cosine"]
 ADDED = {"omit_default": True}  # saved only where it differs from the default, as in earlier files
-MAX_WAYS = 20  # that are inferred; a user may ask for more
-MIN_SIZE_FOR_RESNET = 32  # px: of a smaller image, four poolings leave a single position
-MIN_IMAGES_FOR_RESNET = 1000
-FAST_SIZE_WITHOUT_GPU = 32  # px: larger images get a narrower Conv-4
-# Epochs and episodes that take minutes, for few classes, for 20 or more, for 200 or more.
-MINUTES_ON_CPU = ((20, 50), (20, 100), (30, 100))
-MINUTES_ON_GPU = ((20, 200), (40, 400), (60, 400))
 
 
 def as_range(count: Count) -> tuple[int, int]:
@@ -100,7 +93,6 @@ class EpisodeShape(EpisodeOptions):
 
 
 DEFAULT_SHAPE = EpisodeShape()
-DEFAULT_IMAGES = DEFAULT_SHAPE.ways[1] * (DEFAULT_SHAPE.shots[1] + DEFAULT_SHAPE.n_query)
 
 
 # ── the schedule of a round ──────────────────────────────────────────────────────────────────
@@ -206,27 +198,6 @@ class BackboneOptions:
         width = 1 if self.width is None else self.width
         require(1 <= width <= 4096, f"--width is {width}: it must be from 1 to 4096.")
 
-    def resolve_backbone(self, data: DataSummary) -> tuple[BackboneConfig, list[str]]:
-        """ResNet-12 where it trains in minutes and has enough images, else Conv-4; with reasons."""
-        name, width, size, reasons = self.backbone, self.width, data.image_size, []
-        if name is None:
-            name = "conv4"
-            if not data.gpu:
-                why = "a small network, since there is no GPU"
-            elif size < MIN_SIZE_FOR_RESNET:
-                why = f"a small network, since images of {size} px are too small for a deeper one"
-            elif data.n_images < MIN_IMAGES_FOR_RESNET:
-                why = f"a small network, since {data.n_images} images are few for a larger one"
-            else:
-                name, why = "resnet12", "a large network, since there are a GPU and many images"
-            reasons.append(f"--backbone {name}: {why}")
-        if width is None:
-            narrow = name == "conv4" and not data.gpu and size > FAST_SIZE_WITHOUT_GPU
-            width = 32 if narrow else 64
-            why = f"half the usual, since {size} px are slow without a GPU" if narrow else "default"
-            reasons.append(f"--width {width}: channels of the first block, {why}")
-        return BackboneConfig(name, width), reasons
-
 
 @dataclass(frozen=True)
 class BackboneConfig(BackboneOptions):
@@ -264,17 +235,6 @@ class HeadConfig(HeadOptions):
 
 
 @dataclass(frozen=True)
-class DataSummary:
-    """Facts about the data and the device, from which settings are inferred."""
-
-    n_classes: int = 0  # that are trained on
-    shape: EpisodeShape = DEFAULT_SHAPE  # as the train/validation split allows
-    n_images: int = 0
-    image_size: int = 0
-    gpu: bool = False
-
-
-@dataclass(frozen=True)
 class RoundOptions(ScheduleOptions, EpisodeOptions):
     """How a round trains."""
 
@@ -285,29 +245,6 @@ class RoundOptions(ScheduleOptions, EpisodeOptions):
         EpisodeOptions.__post_init__(self)
         ScheduleOptions.__post_init__(self)
         require(self.seed >= 0, f"--seed is {self.seed}: it must not be negative.")
-
-    def resolve(self, data: DataSummary) -> tuple[TrainConfig, list[str]]:
-        """The complete settings of a round on this data, and the reason for each that is inferred.
-
-        The same options, data and kind of device always give the same settings.
-        """
-        minutes = MINUTES_ON_GPU if data.gpu else MINUTES_ON_CPU
-        epochs, episodes = minutes[(data.n_classes >= 20) + (data.n_classes >= 200)]
-        episodes += -episodes % self.tasks_per_step
-        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(Schedule)}
-        inferred = []
-        for name, value in (("epochs", epochs), ("episodes", episodes)):
-            if settings[name] is None:
-                settings[name] = value
-                inferred.append(f"{option_name(name)} {value}")
-        usual = Schedule()
-        for name in ("lr", "annealing", "train", "batch_norm", "ema"):
-            if settings[name] is None:
-                settings[name] = getattr(usual, name)
-        device = "with a GPU" if data.gpu else "without a GPU"
-        reason = f"{' '.join(inferred)}: takes minutes {device}; training longer may be better"
-        config = TrainConfig(data.shape, Schedule(**settings), self.seed)
-        return config, [reason] if inferred else []
 
 
 @dataclass(frozen=True)

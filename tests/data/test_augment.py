@@ -21,7 +21,9 @@ def images(n: int, channels: int, size: int = SIZE) -> Tensor:
 def how(n: int, colour: Sequence[float] = (1, 1, 1)) -> Augmentation:
     """No crop and no flip."""
     pad, factors = torch.full((n,), PAD), torch.tensor(colour, dtype=torch.float32)
-    return Augmentation(pad, pad, torch.full((n,), False), factors.expand(n, 3))
+    return Augmentation(
+        pad, pad, torch.full((n,), False), factors.expand(n, 3), torch.zeros(n).long()
+    )
 
 
 def clamp(value: float) -> float:

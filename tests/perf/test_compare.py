@@ -40,7 +40,9 @@ def kedge_loss(start: Model, images: Tensor) -> float:
     step = TrainStep(student, start, parse_method("FT"), 1e-3, None, {}, ExecutionMode())
     n = len(images)
     centre = torch.full((n,), padding(images.shape[-1]))
-    unchanged = Augmentation(centre, centre, torch.zeros(n, dtype=torch.bool), torch.ones(n, 3))
+    unchanged = Augmentation(
+        centre, centre, torch.zeros(n, dtype=torch.bool), torch.ones(n, 3), 0 * centre
+    )
     batch = EpisodeBatch(images, unchanged, torch.arange(SHAPE.ways[1]), SHAPE.shots[1])
     return float(step(StepInputs(batch))[0])
 

@@ -5,6 +5,7 @@ To add one, define a `Protocol` in a file of this folder and list it in `PROTOCO
 
 from kedge.benchmarks.base import Protocol
 from kedge.benchmarks.drawings import DRAWINGS
+from kedge.benchmarks.flowers import FLOWERS
 from kedge.benchmarks.folder import FOLDER
 from kedge.benchmarks.omniglot import OMNIGLOT
 from kedge.benchmarks.photographs import PHOTOGRAPHS
@@ -12,7 +13,9 @@ from kedge.errors import require
 
 __all__ = ["PROTOCOLS", "Protocol", "get_protocol"]
 
-PROTOCOLS = {protocol.name: protocol for protocol in (*DRAWINGS, *PHOTOGRAPHS, OMNIGLOT, FOLDER)}
+PROTOCOLS = {
+    protocol.name: protocol for protocol in (*DRAWINGS, *PHOTOGRAPHS, *FLOWERS, OMNIGLOT, FOLDER)
+}
 
 
 def get_protocol(name: str) -> Protocol:

@@ -54,7 +54,13 @@ class Benchmark:
     def train_and_val_pools(self, round: int) -> tuple[Pool, Pool]:
         """The pools of a round on the table of all images."""
         train = self._class_pool("new" if round else "old", round, held_out=False)
-        return train, Pool.all("validation", self.table, self.split.val)
+        # Of validation classes that are trained on, no test image may be used.
+        trained = {name for names in self.split.rounds for name in names}
+        rows = (
+            self._class_rows(name, held_out=False) if name in trained else self.table.rows_of(name)
+            for name in self.split.val
+        )
+        return train, Pool("validation", self.table, self.split.val, tuple(rows))
 
     def train_pool(self, round: int) -> Pool:
         """The training images of a round, whatever the current one; for oracles only."""

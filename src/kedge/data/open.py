@@ -32,6 +32,7 @@ def open_images(
     spec: ImageSpec | None = None,
     classes: Set[str] | None = None,
     cache: bool = False,
+    photograph_size: int | None = None,
 ) -> ImageTable:
     """Images as a table of one size and number of channels.
 
@@ -43,6 +44,8 @@ def open_images(
         spec: decode images to this instead. Arrays and tensors are never inverted, since they may
             come from another table.
         classes: decode only images of these classes. A packed file is opened as a whole.
+        photograph_size: side of photographs (in colour, 64 px or more) if `image_size` is not
+            given; by default 84.
         cache: pack a large data set on disk once, for later calls. By default nothing is kept.
     """
     if isinstance(source, ImageTable):
@@ -66,7 +69,9 @@ def open_images(
         index = read_index(source)
     if classes is not None:
         index = index.select_classes(classes)
-    return _decode(index, spec or infer_spec(index, image_size, n_channels), cache)
+    if spec is None:
+        spec = infer_spec(index, image_size, n_channels, photograph_size=photograph_size)
+    return _decode(index, spec, cache)
 
 
 def is_embedded(source: str | Path) -> bool:

@@ -28,6 +28,7 @@ from kedge.utils.text import pluralize
 T = TypeVar("T")
 CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a packing
 LARGEST = 84  # px: the inferred size of photographs, as in the paper
+MIN_PHOTOGRAPH = 64  # px: colour images of at least this side are taken for photographs
 PROBED = 200  # images whose headers are read to infer size and channels
 WORTH_PROCESSES = 2000  # images; fewer are decoded by threads
 BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of undecoded images
@@ -65,8 +66,10 @@ def infer_spec(
     image_size: int | None = None,
     n_channels: int | None = None,
     resize: ResizeMode = "crop",
+    photograph_size: int | None = None,
 ) -> ImageSpec:
-    """A spec from the images' headers: small ones keep their size, large ones get 84 px."""
+    """A spec from the images' headers: small ones keep their size, large ones get 84 px, and
+    photographs (in colour, 64 px or more) get `photograph_size` if that is given."""
     ok = image_size is None or 16 <= image_size <= 4096
     require(ok, f"--image-size is {image_size}: it must be from 16 to 4096 px.")
     image_size = image_size or index.image_size
@@ -78,8 +81,10 @@ def infer_spec(
                     headers.append(read_header(image))
         require(bool(headers), f"{index.path}: no image could be loaded.")
         side = int(np.median([min(header.width, header.height) for header in headers]))
-        image_size = image_size or min(LARGEST, max(16, side))
         n_channels = n_channels or (1 if all(header.grey for header in headers) else 3)
+        if n_channels == 3 and side >= MIN_PHOTOGRAPH:
+            image_size = image_size or photograph_size
+        image_size = image_size or min(LARGEST, max(16, side))
     return ImageSpec(image_size, n_channels, resize, index.inverted)
 
 

