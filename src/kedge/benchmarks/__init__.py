@@ -13,9 +13,8 @@ from kedge.errors import require
 
 __all__ = ["PROTOCOLS", "Protocol", "get_protocol"]
 
-PROTOCOLS = {
-    protocol.name: protocol for protocol in (*DRAWINGS, *PHOTOGRAPHS, *FLOWERS, OMNIGLOT, FOLDER)
-}
+_ALL = (*DRAWINGS, *PHOTOGRAPHS, *FLOWERS, OMNIGLOT, FOLDER)
+PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
 
 
 def get_protocol(name: str) -> Protocol:
