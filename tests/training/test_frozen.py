@@ -112,6 +112,18 @@ def test_what_a_user_froze_stays_through_rounds_of_every_method(name: str) -> No
     assert changed(first, second) == set(start.state_dict()) - still
 
 
+def test_last_layers_are_those_of_the_whole_network() -> None:
+    """Though the round itself runs on the outputs of the layers before them."""
+    sizes = (SIDE * SIDE, 6, 6)
+    blocks = [nn.Sequential(*(nn.Linear(m, 6) for m in (n, 6, 6))) for n in sizes]
+    start = untrained("custom", network=nn.Sequential(nn.Flatten(), *blocks))
+    start = replace(start, config=replace(start.config, frozen=("2",)))
+    model = train_round(start, FIRST, BASE, scheduled(train="last")).model
+    last = {f"embedding.backbone.3.{i}.{w}" for i in range(3) for w in ("weight", "bias")}
+    assert changed(start, model) == last
+    assert model.lineage[-1].source == TABLE.source
+
+
 # ── rounds in which nothing trains ───────────────────────────────────────────────────────────
 
 
