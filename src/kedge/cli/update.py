@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from rich.console import Console
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from kedge.cli.arguments import (
     Data,
@@ -35,14 +35,16 @@ class Update:
     data: Positional[Data]
     out: NewModelFile
     method: Annotated[
-        str,
-        arg(
-            help="What stays aligned with the old model: IDA (the softmax over the anchors), DFA "
+        str | None,
+        option(
+            "METHOD",
+            "IDA; for a pretrained network 'IDA lambda=auto anchors=all'",
+            "What stays aligned with the old model: IDA (the softmax over the anchors), DFA "
             "(every feature), EIML (tasks of kept images), EWC (the weights) or FT (nothing). "
             "Options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC need MODEL.memory, which "
-            "'kedge train --save-memory' and 'kedge update' write."
+            "'kedge train --save-memory' and 'kedge update' write.",
         ),
-    ] = "IDA"
+    ] = None
     save_memory: Annotated[
         str | None,
         option(
@@ -60,16 +62,18 @@ class Update:
         from kedge import api
         from kedge.cli import model_output
         from kedge.methods.registry import parse_method
+        from kedge.training.user_settings import default_method
 
         model_output.check_save_memory(self.save_memory)
         model = load_model(self.model, self.backbone)
-        save_for = self.save_memory or self.method
-        options = asdict(self.training) | {"method": self.method, "val": self.val}
+        method = self.method or default_method(model)
+        save_for = self.save_memory or method
+        options = asdict(self.training) | {"method": method, "val": self.val}
         with progress.display(), model_output.lock_output(self.out) as checkpoint:
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
                 kept if model_output.method_name(each) == owner else {}
-                for each in (self.method, save_for)
+                for each in (method, save_for)
             )
             saving = parse_method(save_for).alignment
             if before and not memory and saving is not None:  # else `api.update` checks it
