@@ -14,9 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kedge.config import BackboneOptions
+from kedge.config import BackboneConfig, BackboneOptions, HeadConfig
 from kedge.errors import KedgeError
 from kedge.models import pretrained
+from kedge.models.embedding import Embedding, ModelConfig
+from kedge.models.export import export_onnx
+from kedge.models.heads import build_head
+from kedge.models.model import Model
 from kedge.models.pretrained import PretrainedNetwork, load_pretrained, packaged_weights
 from kedge.models.weights_file import load_into, read_weights
 
@@ -184,6 +188,30 @@ def test_lite0_refuses_weights_of_another_network(tmp_path: Path) -> None:
     torch.save(network().state_dict(), tmp_path / "w.pt")
     with pytest.raises(KedgeError, match=r"w\.pt: .*efficientnet-lite0"):
         loaded("efficientnet-lite0", tmp_path / "w.pt")
+
+
+@pytest.mark.slow
+def test_lite0_is_rebuilt_and_exported_without_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnxruntime
+
+    found = loaded("efficientnet-lite0")
+    config = ModelConfig(
+        BackboneConfig("efficientnet-lite0"), HeadConfig(), 3, 64, 1280, pretrained=found.origin
+    )
+    embedding, head = Embedding(config, found.module), build_head(config.head, 1280)
+    model = Model(config, embedding.eval(), head, (), torch.empty(0, 0), ())
+    model.save(tmp_path / "model.kedge")
+    monkeypatch.setattr(pretrained, "PACKAGE", "no_such_package_here")
+    again = Model.load(tmp_path / "model.kedge")
+    images = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8)
+    features = again.embed(images)
+    assert torch.equal(features, model.embed(images))
+    export_onnx(again, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    exported = torch.from_numpy(session.run(None, {"pixels": images.numpy()})[0])
+    torch.testing.assert_close(exported, features, rtol=1e-3, atol=1e-3)
 
 
 # ── the user's own ───────────────────────────────────────────────────────────────────────────
