@@ -97,7 +97,9 @@ def test_life_of_a_network_of_the_users_own(
     about = live(cli, tmp_path, first, second, own)
     assert about["pretrained"]["architecture"] == own[1]
     later = tmp_path / "later.kedge"
-    assert f"your own: {own[1]}" in cli("show", later).out
+    shown = cli("show", later).out
+    assert f"your own: {own[1]}" in shown
+    assert "started" not in shown  # from random weights
     # The name in the file does not suffice: commands import nothing because of a file.
     for command in (["predict", later, first], ["update", later, second, "--out", "x.kedge"]):
         assert "--backbone" in cli(*command).sentence

@@ -115,15 +115,14 @@ def _network(backbone: dict[str, Any], origin: dict[str, str] | None) -> str:
 
 def _origin(origin: dict[str, str] | None, frozen: list[str]) -> str:
     """Where the first weights came from, and what of the network never trains."""
-    if origin is None:
+    if origin is None or not origin["sha256"]:  # it started from random weights
         return ""
     architecture, version = _text(origin["architecture"]), _text(origin["version"])
     version = f" (version {version})" if version else ""
     parts = [f"from weights of {architecture}{version}"]
     if origin["file"]:
         parts.append(f"file {_text(origin['file'])}")
-    if origin["sha256"]:
-        parts.append(f"SHA-256 {_text(origin['sha256'])}")
+    parts.append(f"SHA-256 {_text(origin['sha256'])}")
     if frozen:
         parts.append(f"{pluralize(len(frozen), 'part')} of it frozen")
     return ", ".join(parts)
