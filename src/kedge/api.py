@@ -103,7 +103,7 @@ def train(
         backbone_config, why = infer_backbone(settings, data)
         if network is None:
             network = given_network(backbone_config, None, table.image_size)
-    data = replace(data, pretrained=network is not None and bool(network.origin))
+    data = replace(data, pretrained=network is not None and network.is_pretrained)
     head, why_head = infer_head(settings, data)
     split = split_images(table, val, val_part, settings, data)
     start_seed = torch_seed("weights", settings.seed)

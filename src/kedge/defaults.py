@@ -85,7 +85,7 @@ def infer_backbone(options: BackboneOptions, data: DataSummary) -> tuple[Backbon
         else:
             name, why = "resnet12", "a large network, since there are a GPU and many images"
         reasons.append(f"--backbone {name}: {why}")
-    if width is None and name == PRETRAINED_BACKBONE:
+    if width is None and name not in ("conv4", "resnet12", "resnet12-wide"):
         return BackboneConfig(name), reasons
     if width is None:
         narrow = name == "conv4" and not data.gpu and size > FAST_SIZE_WITHOUT_GPU

@@ -79,6 +79,8 @@ class Bench:
     """Classes in each episode of the rounds after the first."""
     update_shots: Annotated[Count | None, option("N [MOST]", "as in the first round")] = None
     """Examples per class in each episode of the rounds after the first."""
+    update_epochs: Annotated[int | None, option("N", "as in the first round")] = None
+    """Epochs in each of the rounds after the first."""
     test_ways: Annotated[tuple[str, ...], option("WAYS ...", "as in training")] = ()
     """Classes in the test episodes; several are all tested, 3-8 is a range."""
     test_shots: Annotated[tuple[str, ...], option("SHOTS ...", "as in training")] = ()

@@ -48,6 +48,11 @@ class PretrainedNetwork(NamedTuple):
     interpolation: Interpolation
     origin: WeightsOrigin | None
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether its weights are not random."""
+        return self.origin is not None and bool(self.origin.sha256)
+
 
 def load_pretrained(
     options: BackboneOptions, image_size: int | None = None

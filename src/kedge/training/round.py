@@ -33,7 +33,7 @@ from kedge.models.model_file import LineageEntry
 from kedge.models.trainable import trainable_copy, trained_names
 from kedge.training.checkpoint import OTHER_RUN, Checkpoint
 from kedge.training.loop import EpochRunner
-from kedge.training.step import TrainStep
+from kedge.training.step import ExecutionMode, TrainStep
 from kedge.training.validation import (
     NOT_FINITE,
     Validator,
@@ -246,7 +246,10 @@ def _build_step(
     frozen_head = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen_head)
     embeddings = _initial_embeddings(start, pool)
-    return TrainStep(student, teacher, method, schedule.lr, embeddings, memory, ema=schedule.ema)
+    mode = ExecutionMode.best(start.device, schedule.epochs * schedule.episodes)
+    return TrainStep(
+        student, teacher, method, schedule.lr, embeddings, memory, mode, ema=schedule.ema
+    )
 
 
 def _initial_embeddings(start: Model, pool: Pool) -> Float[Tensor, "classes r"] | None:

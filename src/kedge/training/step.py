@@ -36,6 +36,7 @@ INDUCTOR_OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
     "realize_acc_reads_threshold": 20,
     "realize_opcount_threshold": 200,
 }
+MIN_STEPS_TO_COMPILE = 2000  # of a round: compiling takes about as long as so many steps save
 Network = Callable[[Tensor], Tensor]  # pixels, or maps of frozen layers → features
 NOTHING_TO_TRAIN = (
     "There is nothing to train: the features depend on no weight of the backbone, and the head has "
@@ -56,10 +57,11 @@ class ExecutionMode:
     captured: bool = False  # the whole step as a CUDA graph
 
     @classmethod
-    def best(cls, device: torch.device) -> ExecutionMode:
-        """The fastest mode that the device and the installed packages support."""
+    def best(cls, device: torch.device, n_steps: int = MIN_STEPS_TO_COMPILE) -> ExecutionMode:
+        """The fastest mode for so many steps that device and installed packages support."""
         gpu = device.type == "cuda"
-        return cls(half_precision(device), gpu and _can_compile(), gpu)
+        compiled = gpu and n_steps >= MIN_STEPS_TO_COMPILE and _can_compile()
+        return cls(half_precision(device), compiled, gpu)
 
 
 @functools.cache
