@@ -16,6 +16,7 @@ LAYERS = (
     "errors",
     "utils",
     "config",
+    "defaults",
     "data",
     "benchmarks",
     "episodes",
