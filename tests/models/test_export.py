@@ -131,6 +131,7 @@ def test_onnx_gives_what_pytorch_gives(
             "image_size": str(model.config.image_size),
             "channels": str(model.config.n_channels),
             "fit": "crop",
+            "interpolation": "bicubic",
             "inverted": "false",
             "model": model.fingerprint,
             "kedge": __version__,

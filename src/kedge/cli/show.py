@@ -172,6 +172,6 @@ def _show_classes(
         return
     more = f", … (--all lists the other {len(names) - N_LISTED})" if names[N_LISTED:] else ""
     rest = sum(name not in trained for name in classes)
-    note = f" ({rest} by their anchors alone, too few images to train on)" if rest else ""
+    note = f" ({rest} by their anchors alone, not trained on)" if rest else ""
     count, listed = pluralize(len(names), "class", "classes"), ", ".join(names[:N_LISTED])
     say(console, f"{count} known{note}: {listed}{more}")

@@ -68,7 +68,7 @@ class Update:
         model = load_model(self.model, self.backbone)
         method = self.method or default_method(model)
         save_for = self.save_memory or method
-        options = asdict(self.training) | {"method": method, "val": self.val}
+        options = asdict(self.training) | {"method": self.method, "val": self.val}
         with progress.display(), model_output.lock_output(self.out) as checkpoint:
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
