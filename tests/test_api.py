@@ -323,6 +323,17 @@ def test_own_backbone_is_copied_and_not_changed(first: Path, notes: list[str]) -
         api.train(first, backbone=own, width=8, **TINY)
 
 
+def test_own_backbone_may_say_nothing_of_its_size(first: Path) -> None:
+    own = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    config = {"mean": (0.5, 0.4, 0.3), "std": (1, 1, 1), "input_size": (3, 24, 24)}
+    own.pretrained_cfg = config  # type: ignore[assignment]
+    assert api.train(first, backbone=own, epochs=0).config.image_size == 24
+    del config["input_size"]
+    model = api.train(first, backbone=own, epochs=0)
+    assert model.config.image_size in (160, 224)  # without or with a GPU
+    assert model.embedding.mean.flatten().tolist() == pytest.approx([0.5, 0.4, 0.3])
+
+
 @pytest.mark.parametrize("backbone", [nn.Linear(3, 3), nn.Identity()])  # fails; wrong shape
 def test_unsuitable_backbone_is_refused(first: Path, backbone: nn.Module) -> None:
     with pytest.raises(KedgeError, match="backbone"):

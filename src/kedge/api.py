@@ -97,7 +97,7 @@ def train(
     height, width = table.images.shape[2:]
     require(height == width, f"{table.source}: images are {height}×{width}, not square.")
     data = summarize(table, settings, network)
-    reasons = explain_size(images, table, data) if settings.image_size is None else []
+    reasons = explain_size(images, table, data, network) if settings.image_size is None else []
     backbone_config, why = BackboneConfig(CUSTOM), list[str]()
     if module is None:
         backbone_config, why = infer_backbone(settings, data)

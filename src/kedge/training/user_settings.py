@@ -53,9 +53,8 @@ def open_for_training(
     if network is None or not network.mean:
         size = photograph_size(_on_gpu()) if options.backbone is None and is_installed() else None
         return open_images(images, options.image_size, photograph_size=size)
-    size = options.image_size or network.image_size
-    if options.backbone == PRETRAINED_BACKBONE:
-        size = options.image_size or photograph_size(_on_gpu())
+    fixed = 0 if options.backbone == PRETRAINED_BACKBONE else network.image_size
+    size = options.image_size or fixed or photograph_size(_on_gpu())
     if isinstance(images, ImageTable) or _is_packed(images):
         return open_images(images, options.image_size, len(network.mean))
     spec = ImageSpec(size, len(network.mean), interpolation=network.interpolation)
@@ -89,7 +88,9 @@ def _is_packed(images: Images) -> bool:
     return isinstance(images, str | Path) and (is_embedded(images) or is_packed_file(Path(images)))
 
 
-def explain_size(images: Images, table: ImageTable, data: DataSummary) -> list[str]:
+def explain_size(
+    images: Images, table: ImageTable, data: DataSummary, network: PretrainedNetwork | None = None
+) -> list[str]:
     """Why the images have this size; nothing for those that already had it."""
     if _is_packed(images) or isinstance(images, ImageTable):
         return []
@@ -99,6 +100,8 @@ def explain_size(images: Images, table: ImageTable, data: DataSummary) -> list[s
     why = "larger images are reduced to that" if table.image_size == LARGEST else why
     if data.photographs and table.image_size == photograph_size(data.gpu):
         why = f"for the pretrained network, {'with' if data.gpu else 'without'} a GPU"
+    elif network is not None and table.image_size == network.image_size:
+        why = "that of the network's pretraining"
     return [f"--image-size {table.image_size}: {why}"]
 
 
