@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 
 from kedge.config import (
     BackboneConfig,
-    DataSummary,
     EpisodeOptions,
     EpisodeShape,
     HeadConfig,
@@ -19,6 +19,14 @@ from kedge.config import (
     TrainConfig,
     TrainOptions,
     options_from,
+)
+from kedge.defaults import (
+    PRETRAINED_SHAPE,
+    DataSummary,
+    infer_backbone,
+    infer_head,
+    infer_round,
+    usual_shape,
 )
 from kedge.errors import KedgeError
 from kedge.experiments.experiment import Experiment
@@ -125,7 +133,7 @@ def test_options_take_numpy_numbers_and_name_wrong_types() -> None:
     options = options_from(TrainOptions, {"n_way": (np.int8(2), np.int64(3)), "lr": np.float32(1)})
     assert options == TrainOptions(n_way=(2, 3), lr=1.0)
     assert json.dumps(to_dict(options))
-    wrong = {"seed": "a", "width": 8.0, "head": None, "temperature": "x", "n_way": 2.5, "lr": "x"}
+    wrong = {"seed": "a", "width": 8.0, "head": 3, "temperature": "x", "n_way": 2.5, "lr": "x"}
     for name, value in wrong.items():
         with pytest.raises(KedgeError, match=f"--{name.replace('_', '-')} is "):
             options_from(TrainOptions, {name: value})
@@ -147,7 +155,7 @@ def test_network_suits_images_and_device(
     n_images: int, size: int, gpu: bool, backbone: str, width: int, reason: str
 ) -> None:
     data = DataSummary(n_images=n_images, image_size=size, gpu=gpu)
-    config, reasons = TrainOptions().resolve_backbone(data)
+    config, reasons = infer_backbone(TrainOptions(), data)
     assert config == BackboneConfig(backbone, width)
     assert [line.split(":")[0] for line in reasons] == [
         f"--backbone {backbone}",
@@ -155,12 +163,12 @@ def test_network_suits_images_and_device(
     ]
     assert reason in reasons[0]
     given = TrainOptions(backbone="resnet12-wide", width=7)
-    assert given.resolve_backbone(data) == (BackboneConfig("resnet12-wide", 7), [])
+    assert infer_backbone(given, data) == (BackboneConfig("resnet12-wide", 7), [])
 
 
 def test_schedule_grows_with_the_classes_and_with_a_gpu() -> None:
     def steps(n_classes: int, gpu: bool) -> int:
-        config, [reason] = RoundOptions().resolve(DataSummary(n_classes=n_classes, gpu=gpu))
+        config, [reason] = infer_round(RoundOptions(), DataSummary(n_classes=n_classes, gpu=gpu))
         schedule = config.schedule
         assert reason.startswith(f"--epochs {schedule.epochs} --episodes {schedule.episodes}: ")
         return schedule.epochs * schedule.episodes
@@ -173,10 +181,33 @@ def test_schedule_grows_with_the_classes_and_with_a_gpu() -> None:
 
 def test_given_schedule_is_not_changed() -> None:
     data = DataSummary(n_classes=20, shape=RANGES)
-    config, reasons = RoundOptions(epochs=3, episodes=4, lr=0.5, seed=6).resolve(data)
+    config, reasons = infer_round(RoundOptions(epochs=3, episodes=4, lr=0.5, seed=6), data)
     assert config == TrainConfig(RANGES, Schedule(3, 4, 200, 0.5), 6)
     assert reasons == []
-    config, [reason] = RoundOptions(epochs=3, tasks_per_step=7).resolve(data)
+    config, [reason] = infer_round(RoundOptions(epochs=3, tasks_per_step=7), data)
     assert config.schedule.epochs == 3
     assert config.schedule.episodes % 7 == 0
     assert reason.startswith(f"--episodes {config.schedule.episodes}: ")
+
+
+def test_photographs_get_a_pretrained_network_and_gentle_settings() -> None:
+    photographs = DataSummary(n_images=300, image_size=160, photographs=True, pretrained=True)
+    config, [why] = infer_backbone(TrainOptions(), photographs)
+    assert config.backbone == "efficientnet-lite0"
+    assert "photographs" in why
+    head, [why] = infer_head(TrainOptions(), photographs)
+    assert head.head == "unit"
+    assert infer_head(TrainOptions(head="ecm"), photographs)[0] == HeadConfig("ecm", 2.0)
+    assert usual_shape(photographs) == PRETRAINED_SHAPE
+    first, reasons = infer_round(RoundOptions(), photographs)
+    schedule = first.schedule
+    assert (schedule.train, schedule.batch_norm, schedule.annealing) == ("last", "frozen", "cosine")
+    assert schedule.lr < Schedule().lr
+    assert all(": " in reason for reason in reasons)
+    later = replace(photographs, last_train="all")
+    config, _ = infer_round(RoundOptions(), later)
+    assert config.schedule.train == "all"
+    steps = (each.schedule.epochs * each.schedule.episodes for each in (config, first))
+    assert next(steps) < next(steps)
+    config, _ = infer_round(RoundOptions(train="none"), later)
+    assert config.schedule.epochs == 0

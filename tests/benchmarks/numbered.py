@@ -64,6 +64,8 @@ def all_names(lists: Mapping[str, Sequence[str]]) -> list[str]:
 def _table_of_dataset(dataset: str) -> ImageTable:
     if dataset == "Omniglot":
         return table_of_parts(CHARACTERS, 20)
+    if dataset == "flowers":
+        return numbered_table([f"flower {i:03}" for i in range(102)], 40)
     lists = drawing_domains() if dataset == "drawings" else load_class_lists(dataset)
     return numbered_table(all_names(lists), 100)
 
@@ -74,6 +76,8 @@ def table_of(protocol: str) -> ImageTable:
         return _table_of_dataset("Tiny-ImageNet")
     if "imagenet" in protocol:
         return _table_of_dataset("ImageNet")
+    if protocol.startswith("flowers"):
+        return _table_of_dataset("flowers")
     named = {"cifar-fs": "CIFAR-FS", "omniglot": "Omniglot"}
     return _table_of_dataset(named.get(protocol, "drawings"))
 
