@@ -34,7 +34,7 @@ MINUTES_ON_GPU = ((20, 200), (40, 400), (60, 400))
 PRETRAINED_BACKBONE = "efficientnet-lite0"
 PRETRAINED_SIZE_ON_CPU, PRETRAINED_SIZE_ON_GPU = 160, 224  # px
 PRETRAINED_SHAPE = EpisodeShape(10, 5, 5)  # it solves 5 ways too easily to learn from them
-PRETRAINED_HEAD = HeadConfig("unit", 1 / 16)  # squared distances of unit vectors are at most 4
+PRETRAINED_HEAD = HeadConfig("unit", 1 / 64)  # squared distances of unit vectors are at most 4
 PRETRAINED_SCHEDULE = Schedule(
     lr=1e-4, annealing="cosine", train="last", batch_norm="frozen", ema=0.99
 )
@@ -154,6 +154,6 @@ def infer_round(options: RoundOptions, data: DataSummary) -> tuple[TrainConfig, 
 WHY_TRAIN = {
     "none": "nothing, only anchors are made",
     "head": "the head only",
-    "last": "the last two layers, which takes minutes on a CPU",
+    "last": "the last four layers, which takes minutes on a CPU",
     "all": "every layer",
 }

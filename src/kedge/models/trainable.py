@@ -16,7 +16,7 @@ from kedge.config import BatchNormMode, Trained
 from kedge.models.model import Model
 
 BACKBONE, HEAD = "embedding.backbone", "head"  # prefixes of the names in `Model.weights`
-N_LAST = 2  # groups of layers that train with "last"
+N_LAST = 4  # groups of layers that train with "last"
 
 
 def trained_names(model: Model, train: Trained) -> set[str]:
