@@ -1,4 +1,4 @@
-"""The recipes on Tiny-ImageNet: loadable by path, and what their names and headers say."""
+"""The recipes on photographs: loadable by path, and what their names and headers say."""
 
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from kedge.experiments.records import RecordSet
 ROOT = Path(__file__).parents[2] / "reproduction"
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 BENCHMARKS = {
+    "flowers": "flowers",
+    "flowers-scratch": "flowers",
     "tiny-two-rounds": "tiny-imagenet-2-rounds",
     "tiny-rounds": "tiny-imagenet-16-rounds",
     "tiny-domain-pn": "tiny-imagenet-domain",
@@ -25,10 +27,12 @@ def test_a_recipe_is_what_its_name_and_its_header_say(path: Path) -> None:
     recipe, text = load_recipe(path), path.read_text(encoding="utf-8")
     assert f"kedge bench reproduction/recipes/{path.name} --data DATA" in text
     head = next((h for h in ("ecm", "ridge") if path.stem.endswith(f"-{h}")), "prototype")
+    head = "unit" if path.stem == "flowers" else head
+    seeds = (0, 1, 2) if "-seeds" in path.stem or path.stem == "flowers" else (0,)
     for experiment in recipe.experiments(recipe.base()).values():
         assert experiment.protocol == BENCHMARKS.get(path.stem, "tiny-imagenet")
         assert experiment.head.head == head
-        assert experiment.seeds == ((0, 1, 2) if "-seeds" in path.stem else (0,))
+        assert experiment.seeds == seeds
         if recipe.paper and "ways-shots" not in path.stem:
             assert {row.label for row in paper.table(recipe.paper).rows} <= set(experiment.methods)
 

@@ -16,9 +16,10 @@ from kedge.episodes.sampler import check_pool
 from kedge.errors import KedgeError, require
 from kedge.evaluation.accuracy import EvalSpec
 from kedge.methods.registry import parse_method
-from kedge.models.backbones import build_backbone
+from kedge.models.backbones import PRETRAINED, build_backbone
 from kedge.models.heads import build_head
 from kedge.training.round import check_tasks_per_step
+from kedge.utils import progress
 from kedge.utils.config_io import normalize
 
 
@@ -95,11 +96,22 @@ class Experiment:
         return self.schedule.epochs * self.schedule.episodes
 
 
+def _warn_of_pretraining(experiment: Experiment) -> None:
+    name = experiment.backbone.backbone
+    pretrained = name == PRETRAINED or ":" in name
+    if pretrained and any(part in experiment.protocol for part in ("imagenet", "cifar")):
+        progress.note_once(
+            f"{name} may have been pretrained on the classes of {experiment.protocol}, as every "
+            "network pretrained on ImageNet was: these results say nothing about new classes"
+        )
+
+
 def check_experiment(experiment: Experiment) -> ImageTable:
     """The experiment's images. Raises if anything cannot work, before training starts."""
     check_tasks_per_step(experiment.schedule.tasks_per_step)
     benchmark = get_protocol(experiment.protocol).benchmark(experiment.seeds[0], experiment.data)
     table = benchmark.table
+    _warn_of_pretraining(experiment)
     with torch.device("meta"):
         build_backbone(experiment.backbone, table.n_channels, table.image_size)
         build_head(experiment.head, 1)

@@ -44,7 +44,9 @@ def settings(record: Record) -> str:
             f"(chance is {chance}); training episodes are {trained}."
         )
     if schedule := config.get("schedule"):
-        sentences.append(f"Each round trains for {schedule_length(schedule)}.")
+        later = config.get("update_epochs")
+        later = "" if later is None else f" ({later} in later rounds)"
+        sentences.append(f"Each round trains for {schedule_length(schedule)}{later}.")
     for kind in ("backbone", "head"):
         if name := part_name(record, kind):
             sentences.append(f"{kind.capitalize()}: {name}.")
@@ -60,5 +62,6 @@ def schedule_length(schedule: dict[str, Any]) -> str:
 def part_name(record: Record, kind: str) -> str:
     """'conv4 of width 32', or '' if the record does not say."""
     config = record.config.get(kind, {kind: ""})
-    width = f" of width {config['width']}" if config.get("width") else ""
+    has_width = config.get("width") and config[kind].startswith(("conv4", "resnet12"))
+    width = f" of width {config['width']}" if has_width else ""
     return f"{config[kind]}{width}"

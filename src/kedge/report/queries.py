@@ -73,7 +73,7 @@ def lead_methods(record: Record) -> tuple[str, ...]:
 
 
 def _lambda_distance(label: str) -> float:
-    match = re.search(r" lambda=(\S+)", label)
+    match = re.search(r" lambda=([\d.]+)", label)
     return abs(float(match[1]) - 1) if match else 0.0
 
 
