@@ -143,9 +143,10 @@ def update(
     table, val_part = select_train_part(named_after(images, model.open(images)), val is None)
     reasons = compare_with_known_classes(model, table)
     data = summarize_update(model)
-    if method is None and data.pretrained:
-        reasons.append(f"--method '{PRETRAINED_METHOD}': keeps old classes of a pretrained network")
     if not only_anchors(settings, data):
+        if method is None and data.pretrained:
+            why = "keeps old classes of a pretrained network"
+            reasons.append(f"--method '{PRETRAINED_METHOD}': {why}")
         require(
             len(table.classes) > 1,
             f"{table.source}: a round needs at least 2 classes, and there is only 1. Wait for "

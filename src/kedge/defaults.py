@@ -119,7 +119,7 @@ def infer_round(options: RoundOptions, data: DataSummary) -> tuple[TrainConfig, 
     reasons = []
     if settings["train"] is None:
         train = settings["train"] = data.last_train or usual.train
-        if data.pretrained:
+        if train == "none" or (data.pretrained and settings["epochs"] != 0):
             again = ", as in the last round" if data.last_train else ""
             reasons.append(f"--train {train}: {WHY_TRAIN[train]}{again}")
     if settings["train"] == "none" and settings["epochs"] is None:

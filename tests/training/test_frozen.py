@@ -64,8 +64,10 @@ def test_only_the_last_layers_change(n_tasks: int, ema: float) -> None:
     start = with_negative_zeros(untrained())
     config = scheduled(train="last", tasks_per_step=n_tasks, ema=ema)
     model = train_round(start, FIRST, BASE, config).model
-    last = {"12.weight", "13.weight", "13.bias"}  # the last convolution and its BatchNorm
-    statistics = {"13.running_mean", "13.running_var", "13.num_batches_tracked"}
+    # The last two convolutions and their BatchNorms.
+    last = {"8.weight", "9.weight", "9.bias", "12.weight", "13.weight", "13.bias"}
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    statistics = {f"{layer}.{name}" for layer in (9, 13) for name in names}
     assert changed(start, model) == {f"embedding.backbone.blocks.{n}" for n in last | statistics}
 
 
@@ -114,12 +116,13 @@ def test_what_a_user_froze_stays_through_rounds_of_every_method(name: str) -> No
 
 def test_last_layers_are_those_of_the_whole_network() -> None:
     """Though the round itself runs on the outputs of the layers before them."""
-    sizes = (SIDE * SIDE, 6, 6)
+    sizes = (SIDE * SIDE, 6, 6, 6, 6)  # of five blocks, the last four are selected
     blocks = [nn.Sequential(*(nn.Linear(m, 6) for m in (n, 6, 6))) for n in sizes]
     start = untrained("custom", network=nn.Sequential(nn.Flatten(), *blocks))
     start = replace(start, config=replace(start.config, frozen=("2",)))
     model = train_round(start, FIRST, BASE, scheduled(train="last")).model
-    last = {f"embedding.backbone.3.{i}.{w}" for i in range(3) for w in ("weight", "bias")}
+    names = [f"{block}.{i}" for block in (3, 4, 5) for i in range(3)]
+    last = {f"embedding.backbone.{name}.{w}" for name in names for w in ("weight", "bias")}
     assert changed(start, model) == last
     assert model.lineage[-1].source == TABLE.source
 
@@ -147,7 +150,7 @@ def test_round_without_training_only_adds_anchors(
     assert result.history == ()
     assert sum(ticks) == config.schedule.epochs * 3
     entry = result.model.lineage[-1]
-    assert (entry.best_epoch, entry.val_accuracy, entry.method) == (0, accuracy, "IDA")
+    assert (entry.best_epoch, entry.val_accuracy, entry.method) == (0, accuracy, "anchors only")
     modules = (*result.model.embedding.modules(), *result.model.head.modules())
     assert not any(module.training for module in modules)
     assert not any(weight.requires_grad for weight in result.model.weights().values())

@@ -16,6 +16,7 @@ from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import split_train_val
 from kedge.errors import KedgeError
 from kedge.models.model import Model
+from kedge.training import duration
 from kedge.utils import progress
 
 KINDS = ["apple", "axe", "bicycle", "cactus", "ladder", "moon", "snake", "The Eiffel Tower"]
@@ -124,6 +125,43 @@ def test_anchor_is_the_mean_of_the_training_images() -> None:
     assert len(split.train) == model.lineage[0].images < len(table)
     for anchor, rows in zip(model.anchors, split.train.class_rows, strict=True):
         assert torch.allclose(anchor, model.embed(table.images[rows]).mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["prototype", "ridge"])
+def test_where_validation_only_reports_anchors_are_of_all_images(head: str) -> None:
+    """With a cosine the last epoch is kept, whatever validation says; few images are precious."""
+    first = drawings({**dict.fromkeys(KINDS[:4], 10), SMALL: 3})
+    model = api.train(first, head=head, annealing="cosine", **QUICK)
+    made = model.head.anchors(model.embed(first.images).split(first.counts.tolist()))
+    assert torch.allclose(model.anchors_of(first.classes), made, atol=1e-5)
+    assert model.calibration is not None
+    assert model.calibration.counts == dict(zip(first.classes, [10] * 4 + [3], strict=True))
+    again = drawings({**dict.fromkeys(KINDS[4:], 10), SMALL: 2}, first=20)
+    later = api.update(model, again, annealing="cosine", **SHAPE, **ONE_EPOCH)
+    kept = model.anchors_of([SMALL])
+    assert torch.equal(later.anchors_of([SMALL]), kept), "too small for an episode"
+    plateau = api.train(first, head=head, **QUICK)
+    assert set(plateau.calibration.counts.values()) == {10 - 4, 3}, "not those of validation"
+
+
+def test_duration_is_told_before_training_and_changes_nothing(
+    notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = drawings(dict.fromkeys(KINDS[:4], 10))
+    quiet = api.train(table, **QUICK).fingerprint
+    assert not any("expected duration" in note for note in notes), "a short round"
+    monkeypatch.setattr(duration, "WORTH_TELLING", 0)
+    assert api.train(table, **QUICK).fingerprint == quiet
+    [told] = [note for note in notes if "expected duration" in note]
+    assert "2 steps of" in told
+
+
+def test_round_without_training_claims_no_alignment(notes: list[str]) -> None:
+    base = api.train(drawings(dict.fromkeys(KINDS, 10)), **QUICK)
+    notes.clear()
+    model = api.update(base, drawings({SMALL: 1}), epochs=0)
+    assert model.lineage[-1].method == "anchors only"
+    assert not any("--method" in note or "--train" in note for note in notes)
 
 
 def test_classes_that_only_validate_have_anchors_of_all_their_images() -> None:

@@ -134,7 +134,9 @@ def load_model(file: Path, backbone: str | None) -> Model:
 def validation_text(accuracy: float | None, epoch: int) -> str:
     """How well the weights of a round did in validation."""
     when = f"in epoch {epoch}" if epoch else "without training"
-    return "not validated" if accuracy is None else f"validation accuracy {accuracy:.1f}% {when}"
+    if accuracy is None:  # only anchors were made
+        return "the network is unchanged"
+    return f"validation accuracy {accuracy:.1f}% {when}"
 
 
 def check_choice(classifier: Classifier, file: Path) -> None:

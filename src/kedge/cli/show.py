@@ -102,7 +102,8 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     for entry in about["lineage"]:
         say(console, f"round {entry['round']:<2} {_round(entry)}")
         say(console, f"{'':8} {_settings(entry['config'])}")
-    trained = {name for entry in about["lineage"] for name in entry["classes"]}
+    rounds = (entry for entry in about["lineage"] if _trains(entry["config"]))
+    trained = {name for entry in rounds for name in entry["classes"]}
     _show_classes(console, about["classes"], trained, everything)
 
 
@@ -140,9 +141,17 @@ def _round(entry: dict[str, Any]) -> str:
     )
 
 
+def _trains(config: dict[str, Any]) -> bool:
+    """Whether a round with this configuration trained anything, or only made anchors."""
+    schedule = config.get("schedule", {})
+    return bool(schedule.get("epochs", 1)) and schedule.get("train") != "none"
+
+
 def _settings(config: dict[str, Any]) -> str:
     """The settings of a round, as far as the file has them: it may be of another version."""
     values = {**config.get("episode", {}), **config.get("schedule", {}), **config}
+    if not _trains(config):
+        return TRAINED["none"]
     texts = {  # of one, and of several
         "n_way": ("{}-way", "{}-way"),
         "n_shot": ("{}-shot", "{}-shot"),

@@ -103,12 +103,17 @@ class FrozenLayers:
         for table in {id(pool.table): pool.table for pool in pools}.values():
             rows = [pool.rows for pool in trained if pool.table is table]
             augmented = torch.cat([*rows, torch.empty(0, dtype=torch.int64)]).unique()
-            n_views = min(N_VIEWS, MAX_BYTES // (len(table) * self._map_bytes(table)))
+            n_views = self._n_views(table)
             if n_views < 2:
                 return None
             mapped[id(table)] = self.map_table(table, augmented, n_views, seed, tick)
         train, val, *old = (replace(pool, table=mapped[id(pool.table)]) for pool in pools)
         return RoundData(data.round, train, val, *old)
+
+    def fit_into_memory(self, data: RoundData) -> bool:
+        """Whether `map_round` gives maps of these images."""
+        pools = (data.train, data.val, *(() if data._old is None else (data._old,)))
+        return all(self._n_views(pool.table) >= 2 for pool in pools)
 
     def map_pool(self, pool: Pool, seed: int, tick: Tick = no_tick) -> Pool:
         """A pool of few images as maps, all with augmented views."""
@@ -126,7 +131,7 @@ class FrozenLayers:
         with eval_mode(self.model.embedding):
             for rows in torch.arange(len(table)).split(self.model.embed_batch_size):
                 images = table.take(rows).to(self.model.device)
-                clean = self._maps(to_float(images))
+                clean = self.maps(to_float(images))
                 if maps is None:
                     dtype = torch.float16 if clean.abs().max() < LARGEST_HALF else torch.float32
                     maps = torch.empty((len(table), n_views, *clean.shape[1:]), dtype=dtype)
@@ -137,7 +142,7 @@ class FrozenLayers:
                 for view in range(1, n_views) if chosen.any() else ():
                     one = drawn.of(view - 1, len(rows)).select(chosen)
                     pixels = augment(images[chosen], one)
-                    maps[rows[chosen.cpu()], view] = self._maps(pixels).to("cpu", dtype)
+                    maps[rows[chosen.cpu()], view] = self.maps(pixels).to("cpu", dtype)
                 tick(len(rows) + (n_views - 1) * int(chosen.sum()))
         assert maps is not None
         return MapTable(maps, table.labels, table.classes, table.source, table.parts, table.part)
@@ -148,7 +153,7 @@ class FrozenLayers:
         old = 0 if data._old is None else len(data._old)
         return sum(tables.values()) + (N_VIEWS - 1) * (len(data.train) + old)
 
-    def _maps(self, pixels: Tensor) -> Tensor:
+    def maps(self, pixels: Tensor) -> Tensor:
         """Outputs of the frozen layers for one batch."""
         embedding, device = self.model.embedding, pixels.device
         x = (pixels - embedding.mean) / embedding.std
@@ -161,9 +166,12 @@ class FrozenLayers:
                 x = layer(x)
         return x.float()
 
+    def _n_views(self, table: ImageTable) -> int:
+        return min(N_VIEWS, MAX_BYTES // (len(table) * self._map_bytes(table)))
+
     def _map_bytes(self, table: ImageTable) -> int:
         with torch.no_grad(), eval_mode(self.model.embedding):
-            one = self._maps(
+            one = self.maps(
                 to_float(table.take(torch.zeros(1, dtype=torch.int64)).to(self.model.device))
             )
         return 2 * one.numel()

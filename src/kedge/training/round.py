@@ -45,6 +45,7 @@ from kedge.utils.atomic_io import tensors_digest
 from kedge.utils.config_io import to_dict
 from kedge.utils.progress import Tick, no_tick, task
 
+ANCHORS_ONLY = "anchors only"  # in place of a method, where nothing trained
 NO_WEIGHT_TRAINS = (
     "--train {}: there is nothing to train, since this selects no weight of the backbone that is "
     "not frozen, and the head has no weights. Use --train last or all, or --train none to add new "
@@ -179,7 +180,8 @@ def _round_without_training(
         finite = not math.isnan(accuracy)
         require(finite, f"The network cannot be used: {NOT_FINITE.format('features')}.")
     embeddings = _initial_embeddings(model, pool)
-    entry = replace(_lineage_entry(round_data, pool, method, config), val_accuracy=accuracy)
+    entry = _lineage_entry(round_data, pool, method, config)
+    entry = replace(entry, method=ANCHORS_ONLY, val_accuracy=accuracy)
     model = _with_new_anchors(model, pool, embeddings, entry)
     return RoundResult(model, (), time.perf_counter() - began)
 

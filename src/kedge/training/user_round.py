@@ -1,7 +1,8 @@
 """A round on a user's images: training, then what makes the model know every delivered class.
 
 `train_round` leaves anchors for the classes it trained on. Here the classes that only validated or
-were too small get anchors too, and the means of old classes are corrected for drift.
+were too small get anchors too, and the means of old classes are corrected for drift. Where
+validation chose nothing, anchors come from all delivered images, those of validation too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from kedge.methods.registry import Method
 from kedge.models.calibration import Calibration
 from kedge.models.drift_compensation import compensated_means
 from kedge.models.model import VIRTUAL_SAMPLES, Model
-from kedge.training.round import train_round
+from kedge.training.duration import tell_duration
+from kedge.training.round import train_round, trains
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
 
@@ -70,9 +72,14 @@ def train_user_round(
     round = start.lineage[-1].round + 1 if start.lineage else 0
     round_data = RoundData(round, split.train, split.val)
     start = start.to(default_device())
+    if trains(config.schedule) and (path is None or not path.exists()):
+        tell_duration(start, round_data, method, config, memory or {})
     with progress.task(f"round {round}: training episodes", n_episodes) as tick:
         model = train_round(start, round_data, method, config, path, tick, memory).model
-    model = _add_missing_anchors(model, split, table)
+    if config.schedule.annealing == "cosine" and _few_for_anchors(model, split, table):
+        model = _anchors_of_all_images(start, model, split, table)
+    else:
+        model = _add_missing_anchors(model, split, table)
     delivered = set(table.classes)
     classes = (*(name for name in model.classes if name not in delivered), *table.classes)
     *earlier, entry = model.lineage
@@ -95,6 +102,25 @@ def _with_counts(start: Model, model: Model, table: ImageTable) -> Calibration |
     again = {name: n_images[name] + VIRTUAL_SAMPLES for name in n_images if name in known}
     added = {name: n_images[name] for name in n_images if name not in counts}
     return distributed.broadcast(model.calibration.with_counts(again | added))
+
+
+def _few_for_anchors(model: Model, split: TrainValSplit, table: ImageTable) -> bool:
+    """Whether anchors of trained classes were made from a part of the delivered images only."""
+    counts = dict(zip(table.classes, table.counts.tolist(), strict=True))
+    trained = zip(split.train.classes, split.train.counts.tolist(), strict=True)
+    return not model.head.learns_class_embeddings and any(n < counts[name] for name, n in trained)
+
+
+def _anchors_of_all_images(
+    start: Model, model: Model, split: TrainValSplit, table: ImageTable
+) -> Model:
+    """The model with anchors of the delivered classes from all their images. A known class that is
+    delivered with too few images for an episode keeps its anchor."""
+    small = set(start.classes) - {*split.train.classes, *split.val.classes}
+    names = [name for name in table.classes if name not in small]
+    pool = Pool.all("delivered", table, names)
+    # From the calibration before the round, since this counts the round's classes again.
+    return replace(model, calibration=start.calibration).with_anchors_of(pool)
 
 
 def _add_missing_anchors(model: Model, split: TrainValSplit, table: ImageTable) -> Model:

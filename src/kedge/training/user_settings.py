@@ -31,6 +31,7 @@ from kedge.models.model import Model
 from kedge.models.pretrained import PretrainedNetwork, is_installed
 from kedge.training.step import default_device
 from kedge.utils import progress
+from kedge.utils.text import pluralize
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a dataset
 NUMBERED_CLASS = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without names
@@ -151,11 +152,11 @@ def tell_inferred(table: ImageTable, reasons: Sequence[str]) -> None:
     if not reasons:
         return
     least, most = int(table.counts.min()), int(table.counts.max())
-    counts = f"{least}" if least == most else f"{least} to {most}"
+    counts = pluralize(most, "image") if least == most else f"{least} to {most} images"
     colour = "colour" if table.n_channels == 3 else "grey"
     progress.note(
-        f"{table.source}: {len(table.classes)} classes of {counts} images, at {table.image_size} "
-        f"px in {colour}. Inferred from the data, unless an option is given:"
+        f"{table.source}: {pluralize(len(table.classes), 'class', 'classes')} of {counts}, at "
+        f"{table.image_size} px in {colour}. Inferred from the data, unless an option is given:"
     )
     for reason in reasons:
         progress.note(f"  {reason}")

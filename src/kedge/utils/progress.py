@@ -79,17 +79,22 @@ def task(description: str, total: int) -> Iterator[Tick]:
 
 def _line_tick(description: str, total: int) -> Tick:
     """A tick that prints a line every half minute, for logs."""
-    began = last = time.monotonic()
+    last = time.monotonic()
     done = 0
+    first: tuple[float, int] | None = None  # when, and how many items were done
 
     def tick(n: int) -> None:
-        nonlocal last, done
+        nonlocal last, done, first
         done += n
         now = time.monotonic()
+        # Speed is that after the first tick: before it something may have been prepared, or items
+        # of a stopped run may count as done.
+        since, before = first = first or (now, done)
         if now - last >= LINE_EVERY:
             last = now
-            left = (now - began) / done * (total - done)
-            note(f"{description}: {done} of {total}, about {left:.0f} s left")
+            per_item = (now - since) / (done - before) if done > before else None
+            left = "" if per_item is None else f", about {per_item * (total - done):.0f} s left"
+            note(f"{description}: {done} of {total}{left}")
 
     return tick
 
