@@ -42,7 +42,7 @@ from kedge.methods.registry import ALIGNMENTS, Method, parse_method
 from kedge.models.embedding import CUSTOM
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
-from kedge.training.round import check_tasks_per_step
+from kedge.training.round import ANCHORS_ONLY, check_tasks_per_step
 from kedge.training.step import default_device, load_compiler_in_background
 from kedge.training.user_round import limit_shots_to_memory, train_user_round
 from kedge.training.user_settings import (
@@ -181,10 +181,14 @@ def remember(
             f"{table.source}: the model has not learned class '{name}'; give the images of its "
             "last round.",
         )
-    # A class that was too small to train on cannot be rehearsed either.
-    need = from_dict(EpisodeShape, model.lineage[-1].config["episode"]).min_images
+    # A class that was too small to train on cannot be rehearsed either. A round that only made
+    # anchors had no episodes.
+    shapes = [entry.config["episode"] for entry in model.lineage if entry.method != ANCHORS_ONLY]
+    need = from_dict(EpisodeShape, shapes[-1]).min_images if shapes else 2
     counts = zip(table.classes, table.counts.tolist(), strict=True)
     names = [name for name, count in counts if count >= need]
+    if not names and model.lineage[-1].method == ANCHORS_ONLY:
+        return before or {}
     require(
         bool(names),
         f"{table.source}: no class has the {need} images of an episode of the model's last round; "

@@ -162,6 +162,9 @@ def test_round_without_training_claims_no_alignment(notes: list[str]) -> None:
     model = api.update(base, drawings({SMALL: 1}), epochs=0)
     assert model.lineage[-1].method == "anchors only"
     assert not any("--method" in note or "--train" in note for note in notes)
+    kept = api.remember(base, drawings(dict.fromkeys(KINDS, 10)), method="EIML")
+    few = drawings({SMALL: 1})  # too few for an episode
+    assert api.remember(model, few, method="EIML", before=kept) == kept
 
 
 def test_classes_that_only_validate_have_anchors_of_all_their_images() -> None:

@@ -39,6 +39,8 @@ def read_weights(path: Path) -> WeightsFile:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         content = _read_safetensors(path) if start[8:9] == b"{" else _read_torch(path, start)
     except pickle.UnpicklingError as error:
+        if not start.startswith((b"\x80", b"PK")):  # an image, say, is read as a pickle, too
+            raise _damaged(path, ValueError("it begins like neither")) from None
         if "nsupported" not in str(error):  # what is read before a global or an operand
             raise _damaged(path, error) from None
         raise KedgeError(

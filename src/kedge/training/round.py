@@ -48,8 +48,8 @@ from kedge.utils.progress import Tick, no_tick, task
 ANCHORS_ONLY = "anchors only"  # in place of a method, where nothing trained
 NO_WEIGHT_TRAINS = (
     "--train {}: there is nothing to train, since this selects no weight of the backbone that is "
-    "not frozen, and the head has no weights. Use --train last or all, or --train none to add new "
-    "classes only."
+    "not frozen, and the head has no weights. Use --train last or all, or --train none to make "
+    "anchors only."
 )
 
 

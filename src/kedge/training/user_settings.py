@@ -72,6 +72,12 @@ def summarize(
             "than one trained from scratch: pip install 'kedge[pretrained]'"
         )
         photographs = False
+    grey = table.n_channels == 1 and table.image_size >= MIN_PHOTOGRAPH and not table.inverted
+    if grey and options.backbone is None and network is None and is_installed():
+        progress.note(
+            f"{table.source}: these images are grey; if they are photographs, a pretrained network "
+            f"may be much better: --backbone {PRETRAINED_BACKBONE}"
+        )
     return DataSummary(
         n_images=len(table),
         image_size=table.image_size,
