@@ -107,7 +107,8 @@ def test_weights_that_train(
     assert all(weight.requires_grad for weight in model.weights().values()), "it was changed"
 
 
-def test_own_groups_decide_which_layers_are_the_last() -> None:
+def test_own_groups_decide_which_layers_are_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kedge.models.trainable.N_LAST", 2)
     last = trained_names(model_of(Grouped(), "prototype"), "last")
     norm = {f"embedding.backbone.middle.1.{w}" for w in WEIGHTS}
     assert last == norm | in_backbone("end")
