@@ -19,6 +19,7 @@ from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.evaluation import naming
 from kedge.models.model import Model
+from kedge.training.user_settings import summarize_update
 from kedge.utils import progress
 
 SHAPE: dict[str, Any] = {"n_way": 3, "n_shot": 2, "n_query": 3}
@@ -339,3 +340,11 @@ def test_own_backbone_may_say_nothing_of_its_size(first: Path) -> None:
 def test_unsuitable_backbone_is_refused(first: Path, backbone: nn.Module) -> None:
     with pytest.raises(KedgeError, match="backbone"):
         api.train(first, backbone=backbone, **TINY)
+
+
+def test_a_round_of_anchors_does_not_decide_what_later_updates_train(first: Path) -> None:
+    model = api.train(first, **TINY)
+    model = api.update(model, first, train="none")
+    assert summarize_update(model).last_train == "all"
+    frozen = api.train(first, train="none")
+    assert summarize_update(frozen).last_train == "none"

@@ -120,7 +120,7 @@ def infer_round(options: RoundOptions, data: DataSummary) -> tuple[TrainConfig, 
     if settings["train"] is None:
         train = settings["train"] = data.last_train or usual.train
         if train == "none" or (data.pretrained and settings["epochs"] != 0):
-            again = ", as in the last round" if data.last_train else ""
+            again = ", as before" if data.last_train else ""
             reasons.append(f"--train {train}: {WHY_TRAIN[train]}{again}")
     if settings["train"] == "none" and settings["epochs"] is None:
         settings["epochs"] = 0

@@ -17,9 +17,9 @@ class Train:
     """Train a first model (round 0) on your own images.
 
     What is not given is inferred from the images, and told with the reason before training starts.
-    Some images, or whole classes where there are many, are set apart for validation; the weights
-    of the epoch with the best validation accuracy are kept. A stopped command continues when it is
-    given again.
+    Photographs start from a network pretrained on ImageNet, other images from scratch. Some images,
+    or whole classes where there are many, are set apart to measure progress. A stopped command
+    continues when it is given again.
     """
 
     data: Positional[Data]

@@ -87,7 +87,11 @@ def summarize(
 
 
 def summarize_update(model: Model) -> DataSummary:
-    last = model.lineage[-1].config["schedule"].get("train", "all") if model.lineage else ""
+    """What an update infers from the model: above all what trained last. A round that only made
+    anchors does not count, unless no round has trained."""
+    choices = [entry.config["schedule"].get("train", "all") for entry in model.lineage]
+    trained = [choice for choice in choices if choice != "none"]
+    last = next(reversed(trained or choices), "")
     return DataSummary(gpu=_on_gpu(), pretrained=model.config.is_pretrained, last_train=last)
 
 
