@@ -75,6 +75,11 @@ class RoundData:
     _old: Pool | None = None  # training images of previous rounds, for methods entitled to them
 
     @property
+    def training_pools(self) -> tuple[Pool, ...]:
+        """The images that may be trained on: of this round, and of earlier ones if available."""
+        return (self.train,) if self._old is None else (self.train, self._old)
+
+    @property
     def old(self) -> Pool:
         """Training images of all previous rounds. Raises EntitlementError if not available."""
         if self._old is None:

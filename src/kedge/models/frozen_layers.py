@@ -97,8 +97,8 @@ class FrozenLayers:
 
     def map_round(self, data: RoundData, seed: int, tick: Tick = no_tick) -> RoundData | None:
         """The data of a round as maps; None if they would take too much memory."""
-        pools = [data.train, data.val] + ([] if data._old is None else [data._old])
-        trained = [pool for pool in pools if pool is not data.val]
+        trained = data.training_pools
+        pools = (data.val, *trained)
         mapped: dict[int, MapTable] = {}
         for table in {id(pool.table): pool.table for pool in pools}.values():
             rows = [pool.rows for pool in trained if pool.table is table]
@@ -107,13 +107,12 @@ class FrozenLayers:
             if n_views < 2:
                 return None
             mapped[id(table)] = self.map_table(table, augmented, n_views, seed, tick)
-        train, val, *old = (replace(pool, table=mapped[id(pool.table)]) for pool in pools)
+        val, train, *old = (replace(pool, table=mapped[id(pool.table)]) for pool in pools)
         return RoundData(data.round, train, val, *old)
 
     def fit_into_memory(self, data: RoundData) -> bool:
         """Whether `map_round` gives maps of these images."""
-        pools = (data.train, data.val, *(() if data._old is None else (data._old,)))
-        return all(self._n_views(pool.table) >= 2 for pool in pools)
+        return all(self._n_views(pool.table) >= 2 for pool in (data.val, *data.training_pools))
 
     def map_pool(self, pool: Pool, seed: int, tick: Tick = no_tick) -> Pool:
         """A pool of few images as maps, all with augmented views."""
@@ -149,9 +148,9 @@ class FrozenLayers:
 
     def n_embedded(self, data: RoundData) -> int:
         """How many images and augmented copies `map_round` embeds."""
-        tables = {id(pool.table): len(pool.table) for pool in (data.train, data.val)}
-        old = 0 if data._old is None else len(data._old)
-        return sum(tables.values()) + (N_VIEWS - 1) * (len(data.train) + old)
+        trained = data.training_pools
+        tables = {id(pool.table): len(pool.table) for pool in (data.val, *trained)}
+        return sum(tables.values()) + (N_VIEWS - 1) * sum(map(len, trained))
 
     def maps(self, pixels: Tensor) -> Tensor:
         """Outputs of the frozen layers for one batch."""
