@@ -38,7 +38,7 @@ from kedge.evaluation import accuracy
 from kedge.evaluation.naming import naming_results
 from kedge.evaluation.results import Score
 from kedge.methods.base import Memory
-from kedge.methods.registry import ALIGNMENTS, Method, parse_method
+from kedge.methods.registry import ALIGNMENTS, PRESETS, Method, parse_method
 from kedge.models.embedding import CUSTOM
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
@@ -60,7 +60,7 @@ from kedge.training.user_settings import (
     tell_inferred,
 )
 from kedge.utils import distributed
-from kedge.utils.config_io import from_dict, validated
+from kedge.utils.config_io import from_dict, option_name, validated
 from kedge.utils.seeding import torch_seed
 
 
@@ -125,8 +125,8 @@ def update(
     """The model after one more round, from new classes only; `model` itself is not changed.
 
     Args:
-        method: IDA, DFA, EIML, EWC or FT, with options: "IDA lambda=5". By default IDA, for a
-            pretrained network "IDA lambda=auto anchors=all".
+        method: IDA, IDA+, DFA, EIML, EWC or FT, with options: "IDA lambda=5". By default IDA, for
+            a pretrained network "IDA lambda=auto anchors=all".
         memory: what `remember` returned after the last round; EIML and EWC need it.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
             train, batch_norm, ema, sampling, tasks_per_step, seed: see `RoundOptions`. What is not
@@ -137,8 +137,9 @@ def update(
     _check_model(model)
     settings = options_from(RoundOptions, options)
     chosen = parse_method(method or default_method(model))
-    methods = " or ".join(("FT", *ALIGNMENTS))
+    methods = " or ".join(("FT", *ALIGNMENTS, *PRESETS))
     require(chosen.trains_on == "new", f"'{method}' cannot update a model; use {methods}.")
+    settings = _with_settings_of(chosen, settings)
     _prepare(settings)
     table, val_part = select_train_part(named_after(images, model.open(images)), val is None)
     reasons = compare_with_known_classes(model, table)
@@ -158,6 +159,18 @@ def update(
         chosen.alignment.check_memory(memory, model)
     config = resolve_settings(table, split, settings, data, reasons)
     return train_user_round(model, split, chosen, config, checkpoint, table, memory)
+
+
+def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
+    """The options with what the method itself sets. Raises if they ask for something else."""
+    for name, value in method.schedule.items():
+        given = getattr(options, name)
+        require(
+            given in (None, value),
+            f"{option_name(name)} is {given}, but the method {method.label} has {name}={value}; "
+            f"leave {option_name(name)} out, or give {name}={given} as an option of the method.",
+        )
+    return replace(options, **method.schedule)
 
 
 def remember(

@@ -1,17 +1,20 @@
 """Methods from their names and options."""
 
+from dataclasses import replace
+
 import pytest
 
+from kedge.config import Schedule, TrainConfig
 from kedge.errors import KedgeError
 from kedge.methods.dfa import DirectFeatureAlignment
 from kedge.methods.eiml import ExemplarIncrementalMetaLearning
 from kedge.methods.ewc import ElasticWeightConsolidation
 from kedge.methods.ida import IndirectDiscriminantAlignment
-from kedge.methods.registry import ALIGNMENTS, method_names, parse_method
+from kedge.methods.registry import ALIGNMENTS, PRESETS, method_names, parse_method
 
 
 def test_what_methods_train_on_and_where_they_start() -> None:
-    assert method_names() == ("NU", "FT", "DFA", "EWC", "EIML", "IDA", "PAR")
+    assert method_names() == ("NU", "FT", "DFA", "EWC", "EIML", "IDA", "IDA+", "PAR")
     methods = {name: parse_method(name) for name in method_names()}
     assert all(method.label == name for name, method in methods.items())
     assert (methods["NU"].trains_on, methods["PAR"].trains_on) == ("nothing", "everything")
@@ -36,6 +39,26 @@ def test_options_reach_the_alignment_and_the_label() -> None:
     }
     for text, alignment in expected.items():
         assert parse_method(text).alignment == alignment
+
+
+def test_a_preset_is_its_method_with_options_and_takes_others() -> None:
+    preset, spelled = parse_method("ida+"), parse_method(PRESETS["IDA+"])
+    assert (preset.label, replace(preset, label=spelled.label)) == ("IDA+", spelled)
+    changed = parse_method("IDA+ ema=0 anchors=5")
+    assert changed.label == "IDA+ anchors=5 ema=0"
+    assert changed.alignment == IndirectDiscriminantAlignment(anchors=5)
+    assert (changed.weight, changed.schedule) == ("auto", {"ema": 0})
+
+
+@pytest.mark.parametrize("name", ["FT", *sorted(ALIGNMENTS), "PAR start=last"])
+def test_every_method_that_trains_takes_options_of_the_round(name: str) -> None:
+    method = parse_method(f"{name} merge=0.25 batch_norm=frozen ema=0.9")
+    assert method.label == f"{name} ema=0.9 batch_norm=frozen merge=0.25"
+    assert (method.schedule, method.merge) == ({"ema": 0.9, "batch_norm": "frozen"}, 0.25)
+    config = method.apply_schedule(TrainConfig(seed=3))
+    assert config == TrainConfig(schedule=Schedule(ema=0.9, batch_norm="frozen"), seed=3)
+    assert parse_method(name).apply_schedule(config) == config
+    assert parse_method(method.label) == method
 
 
 @pytest.mark.parametrize("name", sorted(ALIGNMENTS))
@@ -67,6 +90,14 @@ def test_automatic_weight_is_resolved_by_the_classes_of_a_round(name: str) -> No
         ("DFA dimensions=mean", "reduction"),  # the option's name in earlier versions
         ("EIML exemplars=1", "exemplars"),
         ("EWC decay=1.5", "decay"),
+        ("NU ema=0.9", "NU"),
+        ("FT ema=1", "ema"),
+        ("FT ema=much", "ema"),
+        ("FT batch_norm=cold", "batch_norm"),
+        ("FT merge=2", "merge"),
+        ("IDA merge=half", "merge"),
+        ("PAR batch_norm=frozen", "start=last"),
+        ("PAR merge=0.5", "start=last"),
     ],
 )
 def test_bad_text_is_an_error_with_the_reason(text: str, reason: str) -> None:

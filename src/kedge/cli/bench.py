@@ -35,6 +35,8 @@ class Bench:
       old class.
     - IDA: indirect discriminant alignment; the softmax of each image over the old classes'
       anchors, one vector per class, stays close to the old one.
+    - IDA+: IDA for many updates: λ = n_old/n_new, all anchors in each step, averaged weights
+      ('IDA lambda=auto anchors=all ema=0.99').
     - PAR: the paragon, trained from scratch on all old and new images together, which no other
       method may see ('PAR start=last': continues from its last round's model).
 
@@ -58,7 +60,9 @@ class Bench:
             metavar="METHOD ...",
             help="What to compare. A method with options is written in quotes: "
             "'IDA lambda=5', 'IDA anchors=all', 'IDA divergence=js temperature=4', "
-            "'EIML exemplars=60 choice=nearest', 'DFA reduction=mean'.",
+            "'EIML exemplars=60 choice=nearest', 'DFA reduction=mean'. Every method that trains "
+            "takes ema=0.99 (averaged weights), batch_norm=frozen and merge=0.5 (weights half-way "
+            "between the old and the new model), for the rounds after the first.",
         ),
     ] = ("NU", "FT", "DFA", "IDA", "PAR")
     seeds: Annotated[tuple[int, ...], arg(metavar="SEED ...")] = (0,)

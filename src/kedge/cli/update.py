@@ -39,10 +39,10 @@ class Update:
         option(
             "METHOD",
             "IDA; for a pretrained network 'IDA lambda=auto anchors=all'",
-            "What stays aligned with the old model: IDA (the softmax over the anchors), DFA "
-            "(every feature), EIML (tasks of kept images), EWC (the weights) or FT (nothing). "
-            "Options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC need MODEL.memory, which "
-            "'kedge train --save-memory' and 'kedge update' write.",
+            "What stays aligned with the old model: IDA (the softmax over the anchors), IDA+ (the "
+            "same, for many updates), DFA (every feature), EIML (tasks of kept images), EWC (the "
+            "weights) or FT (nothing). Options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC "
+            "need MODEL.memory, which 'kedge train --save-memory' and 'kedge update' write.",
         ),
     ] = None
     save_memory: Annotated[

@@ -1,30 +1,43 @@
 """The methods that can be compared: what each trains on, where it starts, and its alignment.
 
 A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`. With
-`lambda=auto`, λ of a round is the number of old classes for each new one, n_old/n_new. To add a
-method, write a file with an `Alignment` and add it to `ALIGNMENTS`: tests/methods/test_contract.py
-then runs over it.
+`lambda=auto`, λ of a round is the number of old classes for each new one, n_old/n_new. Every method
+that trains also takes
+
+    ema=DECAY            an average of the weights replaces the last ones (`Schedule.ema`)
+    batch_norm=MODE      batch, or frozen: statistics stay as they were after the first round
+    merge=α              afterwards, weights = (1 − α) · new + α · old
+
+in place of what the schedule says; the first round, which all methods share, is not changed by
+them. To add a method, write a file with an `Alignment` and add it to `ALIGNMENTS`:
+tests/methods/test_contract.py then runs over it. A combination of options with a name of its own is
+a line in `PRESETS`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from kedge.config import TrainConfig
 from kedge.errors import KedgeError
 from kedge.methods.base import Alignment
 from kedge.methods.dfa import DirectFeatureAlignment
 from kedge.methods.eiml import ExemplarIncrementalMetaLearning
 from kedge.methods.ewc import ElasticWeightConsolidation
 from kedge.methods.ida import IndirectDiscriminantAlignment
-from kedge.utils.spec import check_options, field_names, parse_spec
+from kedge.utils.config_io import option_name
+from kedge.utils.spec import Spec, check_options, field_names, parse_spec
 
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "DFA": DirectFeatureAlignment,
     "EWC": ElasticWeightConsolidation,
     "EIML": ExemplarIncrementalMetaLearning,
     "IDA": IndirectDiscriminantAlignment,
+}
+PRESETS: dict[str, str] = {
+    "IDA+": "IDA lambda=auto anchors=all ema=0.99",  # for many updates; see LOG.md
 }
 TrainsOn = Literal["nothing", "new", "everything"]
 WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
@@ -33,6 +46,7 @@ WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
     "PAR": "everything",  # paragon: on all images so far
 }
 PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
+ROUND_OPTIONS = ("ema", "batch_norm")  # of Schedule, which a method may set
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,8 @@ class Method:
     alignment: Alignment | None = None
     weight: float | Literal["auto"] = 1.0  # λ; "auto": n_old/n_new, see `with_weight_for`
     from_scratch: bool = False  # each round starts with new weights, not with the last model
+    schedule: dict[str, Any] = field(default_factory=dict)  # fields of Schedule that it sets
+    merge: float = 0.0  # share of the old weights in those of the new model
 
     @property
     def fixed_weight(self) -> float:
@@ -53,6 +69,10 @@ class Method:
         """This method in a round with so many old and new classes: "auto" becomes n_old/n_new."""
         return replace(self, weight=n_old / n_new) if self.weight == "auto" else self
 
+    def apply_schedule(self, config: TrainConfig) -> TrainConfig:
+        """The settings of a round, with those that the method sets."""
+        return replace(config, schedule=replace(config.schedule, **self.schedule))
+
     @property
     def remembers(self) -> bool:
         """Whether the method stores anything besides the model and its anchors."""
@@ -61,7 +81,7 @@ class Method:
 
 
 def method_names() -> tuple[str, ...]:
-    return ("NU", "FT", *ALIGNMENTS, "PAR")
+    return ("NU", "FT", *ALIGNMENTS, *PRESETS, "PAR")
 
 
 def parse_method(text: str) -> Method:
@@ -72,21 +92,58 @@ def parse_method(text: str) -> Method:
     if spec.name not in method_names():
         known = ", ".join(method_names())
         raise KedgeError(f"There is no method '{text}'; choose one of {known}.")
-    kind = ALIGNMENTS.get(spec.name)
-    paragon = ["start"] if spec.name == "PAR" else []
-    known_options = paragon if kind is None else ["lambda", *field_names(kind)]
+    preset = parse_spec(PRESETS.get(spec.name, spec.name), "Method")
+    known_options = _known_options(preset.name)
     check_options(spec, known_options, "Method")
-    options = {key: spec.options[key] for key in known_options if key in spec.options}
-    label = replace(spec, options=dict(options)).label
+    given = {key: spec.options[key] for key in known_options if key in spec.options}
+    method = _build(Spec(preset.name, preset.options | given), text)
+    return replace(method, label=replace(spec, options=given).label)
+
+
+def _known_options(name: str) -> list[str]:
+    if name == "NU":
+        return []
+    kind = ALIGNMENTS.get(name)
+    own = ["lambda", *field_names(kind)] if kind else ["start"] if name == "PAR" else []
+    return [*own, *ROUND_OPTIONS, "merge"]
+
+
+def _build(spec: Spec, text: str) -> Method:
+    """The method of a spec whose options are known; `text` begins error messages."""
+    options = dict(spec.options)
+    schedule = {key: options.pop(key) for key in ROUND_OPTIONS if key in options}
+    merge = options.pop("merge", 0.0)
+    if not isinstance(merge, int | float) or not 0 <= merge <= 1:
+        raise KedgeError(f"Method '{text}': merge must be a number from 0 to 1.")
+    method = Method(spec.label, "new", schedule=schedule, merge=float(merge))
+    _check_schedule(method, text)
+    kind = ALIGNMENTS.get(spec.name)
     if kind is None:
         start = options.get("start", PARAGON_STARTS[0])
         if start not in PARAGON_STARTS:
             raise KedgeError(f"Method '{text}': start must be {' or '.join(PARAGON_STARTS)}.")
-        from_scratch = bool(paragon) and start == PARAGON_STARTS[0]
-        return Method(label, WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)
+        from_scratch = spec.name == "PAR" and start == PARAGON_STARTS[0]
+        if from_scratch and (merge or "batch_norm" in schedule):
+            raise KedgeError(
+                f"Method '{text}': merge and batch_norm need an earlier model, and PAR starts from "
+                "scratch; add start=last."
+            )
+        return replace(method, trains_on=WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)
     weight = options.pop("lambda", kind.default_weight)
+    method = replace(method, alignment=kind(**options))
     if weight == "auto":
-        return Method(label, "new", kind(**options), "auto")
+        return replace(method, weight="auto")
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise KedgeError(f"Method '{text}': lambda must be auto or a number that is not negative.")
-    return Method(label, "new", kind(**options), float(weight))
+    return replace(method, weight=float(weight))
+
+
+def _check_schedule(method: Method, text: str) -> None:
+    """Raise if the method sets something that no schedule can have."""
+    try:
+        method.apply_schedule(TrainConfig())
+    except (KedgeError, TypeError) as error:
+        reason = str(error)
+        for name in ROUND_OPTIONS:
+            reason = reason.replace(option_name(name), name)
+        raise KedgeError(f"Method '{text}': {reason}") from None

@@ -33,11 +33,12 @@ LOOKS = {  # colour and marker
     "FT": ("#d55e00", "s"),
     "DFA": ("#009e73", "^"),
     "IDA": ("#0072b2", "o"),
+    "IDA+": ("#56b4e9", "*"),
     "EIML": ("#cc79a7", "v"),
     "EWC": ("#e69f00", "D"),
     "PAR": ("#222222", "P"),
 }
-OTHER_LOOKS = tuple(zip(("#56b4e9", "#882255", "#999933", "#44aa99"), "ph<>", strict=True))
+OTHER_LOOKS = tuple(zip(("#117733", "#882255", "#999933", "#44aa99"), "ph<>", strict=True))
 LINES = ("-", "--", ":", "-.")  # of the variants of a method
 STYLE = Path(__file__).with_name("report.mplstyle")
 

@@ -35,11 +35,12 @@ class Checkpoint:
     """Weights, optimizer state, learning rate, training curve and the best weights so far.
 
     With the annealing "cosine" the best weights are the last ones. If the step averages weights,
-    the best weights are averages.
+    the best weights are averages. After the last epoch they are merged with those of the teacher,
+    which get the share `merge`.
     """
 
-    def __init__(self, step: TrainStep, schedule: Schedule) -> None:
-        self.step, self.schedule, self.lr = step, schedule, schedule.lr
+    def __init__(self, step: TrainStep, schedule: Schedule, merge: float = 0.0) -> None:
+        self.step, self.schedule, self.lr, self.merge = step, schedule, schedule.lr, merge
         self.best, self.best_epoch = -math.inf, 0  # validation accuracy
         self.stale = 0  # epochs since the best one, or since the learning rate was last halved
         self.history: list[EpochResult] = []
@@ -66,6 +67,17 @@ class Checkpoint:
             self.lr = self.schedule.lr * (1 + math.cos(math.pi * part_done)) / 2
         elif self.stale > self.schedule.patience:
             self.lr, self.stale = self.lr / 2, 0
+        if self.merge and self.ended():
+            self._merge_with_teacher()
+
+    def _merge_with_teacher(self) -> None:
+        """Interpolate weights and statistics. Embeddings of new classes, which the teacher does not
+        have, stay as they are, and so do counters."""
+        for name, old in self.step.teacher.state_dict().items():
+            best = self.best_weights[name]
+            if old.is_floating_point():  # what has not changed keeps its bits
+                merged = best.lerp(old.to(best), self.merge)
+                self.best_weights[name] = torch.where(best == old, best, merged)
 
     def restore_best(self) -> None:
         _copy_into(self.step.averaged_state(), self.best_weights)

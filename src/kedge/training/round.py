@@ -76,7 +76,8 @@ def train_round(
     A stopped round continues from its checkpoint file. `tick` is called with the number of episodes
     just trained. `memory` is what the method kept of earlier rounds, from `memory_after_round`.
     """
-    began, memory, schedule = time.perf_counter(), memory or {}, config.schedule
+    began, memory, config = time.perf_counter(), memory or {}, method.apply_schedule(config)
+    schedule = config.schedule
     check_tasks_per_step(schedule.tasks_per_step)
     pool = training_pool(method, round_data)
     if not trains(schedule):
@@ -102,7 +103,7 @@ def train_round(
     if layers is not None:  # what follows sees their outputs in place of images
         start, pool = layers.shorten(start), training_pool(method, round_data)
     step = _build_step(start, pool, method, trained, schedule, memory)
-    state = Checkpoint(step, schedule)
+    state = Checkpoint(step, schedule, method.merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         state.load(checkpoint, identity)
         tick(len(state.history) * schedule.episodes)
@@ -134,7 +135,8 @@ def train_round(
 
     began = time.perf_counter()
     state.restore_best()
-    entry = replace(entry, best_epoch=state.best_epoch, val_accuracy=state.best)
+    accuracy = distributed.broadcast(validator(step.averaged)) if method.merge else state.best
+    entry = replace(entry, best_epoch=state.best_epoch, val_accuracy=accuracy)
     step.optimizer.zero_grad()
     model = _with_new_anchors(step.averaged, pool, step.averaged_embeddings, entry)
     model = model if layers is None else layers.restore(model)
@@ -293,10 +295,11 @@ def _identity(
 ) -> str:
     """Everything that decides what a round computes: with the same, one run may continue another.
 
-    On a plateau schedule the number of epochs is left out: no epoch depends on how many follow.
+    On a plateau schedule the number of epochs is left out: no epoch depends on how many follow,
+    unless the last one is merged with the old weights.
     """
     settings = to_dict(config)
-    if config.schedule.annealing == "plateau":
+    if config.schedule.annealing == "plateau" and not method.merge:
         del settings["schedule"]["epochs"]
     return json.dumps(
         {
