@@ -41,7 +41,10 @@ def render_pages(evidence: Evidence) -> dict[Path, bytes]:
 
 def render_records(names: Sequence[str]) -> None:
     """Renew the reports beside the records; only files that are kept there already."""
-    from kedge.report import write_record_set, write_report  # slow to import: needs PyTorch
+    from kedge.report.record_report import (  # slow to import: needs PyTorch
+        write_record_set,
+        write_report,
+    )
 
     records = load_records()
     for name in names or records:

@@ -141,7 +141,7 @@ def kedge() -> Command:
 
 READY = """
 import json, os, sys, traceback
-import torch._dynamo, kedge.api, kedge.cli, kedge.experiments.experiment, kedge.report
+import torch._dynamo, kedge.api, kedge.cli, kedge.experiments.experiment, kedge.report.record_report
 
 def run(code):  # as the interpreter would, but without its second of tidying up
     try:
@@ -327,7 +327,10 @@ def _runs(process: subprocess.Popen[str] | int) -> bool:
     return True
 
 
-OPTIONS = "--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 40 --seed 3"
+OPTIONS = (
+    "--n-way 3 --n-shot 2 --n-query 3 --epochs 3 --episodes 20 --val-episodes 40 --seed 3 "
+    "--no-picture"
+)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,9 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# (\w+\.py)\n")
-PROGRESS = re.compile(r": \d+ of \d+, about \d+ s left$")  # printed if there is no terminal
+# Printed if there is no terminal, or if the machine is slow.
+PROGRESS = re.compile(r": \d+ of \d+, about \d+ s left(; .*)?$|^expected duration")
+HEADING = re.compile(r"[^:]+:$")  # of a list, such as "most often confused:"
 INSTALL = "make install"
 
 
@@ -51,7 +53,8 @@ def run(block: str, folder: Path) -> str:
 def follow(page: str, folder: Path) -> str:
     """The page with the current output of its commands.
 
-    Indented lines that an earlier block has shown already are shortened to "…".
+    Indented lines that an earlier block has shown already are shortened to "…". Lists under a
+    heading that an earlier block has shown are left out.
     """
     output = ""
     shown: set[str] = set()
@@ -64,8 +67,12 @@ def follow(page: str, folder: Path) -> str:
         elif kind == "sh" and INSTALL not in text:
             output = run(text, folder)
         elif kind == "text":
-            lines = ["  …" if line in shown else line for line in output.splitlines()]
-            shown.update(line for line in lines if line.startswith("  "))
+            lines, heading = [], ""
+            for line in output.splitlines():
+                heading = heading if line.startswith("  ") else line
+                if heading not in shown:
+                    lines.append("  …" if line in shown else line)
+            shown.update(line for line in lines if line.startswith("  ") or HEADING.match(line))
             kept = [a for a, b in zip(lines, [*lines[1:], ""], strict=True) if a != b or a != "  …"]
             return "```text\n" + "".join(f"{line}\n" for line in kept) + "```"
         return match[0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kedge.api import evaluate as evaluate
+    from kedge.api import evaluate_by_class as evaluate_by_class
     from kedge.api import remember as remember
     from kedge.api import train as train
     from kedge.api import update as update
@@ -18,30 +19,33 @@ if TYPE_CHECKING:
     from kedge.data.open import open_images as open_images
     from kedge.data.table import ImageTable as ImageTable
     from kedge.errors import KedgeError as KedgeError
+    from kedge.evaluation.by_class import Evaluation as Evaluation
     from kedge.evaluation.results import Score as Score
     from kedge.experiments.experiment import Experiment as Experiment
     from kedge.experiments.records import Record as Record
     from kedge.experiments.runner import run_experiment as run_experiment
     from kedge.models.classifier import Classifier as Classifier
     from kedge.models.model import Model as Model
-    from kedge.report import write_report as write_report
+    from kedge.report.record_report import write_report as write_report
 
 _HOME = {
     "train": "kedge.api",
     "update": "kedge.api",
     "remember": "kedge.api",
     "evaluate": "kedge.api",
+    "evaluate_by_class": "kedge.api",
     "open_images": "kedge.data.open",
     "ImageTable": "kedge.data.table",
     "Model": "kedge.models.model",
     "Classifier": "kedge.models.classifier",
     "Score": "kedge.evaluation.results",
+    "Evaluation": "kedge.evaluation.by_class",
     "EpisodeShape": "kedge.config",
     "Schedule": "kedge.config",
     "Experiment": "kedge.experiments.experiment",
     "run_experiment": "kedge.experiments.runner",
     "Record": "kedge.experiments.records",
-    "write_report": "kedge.report",
+    "write_report": "kedge.report.record_report",
     "KedgeError": "kedge.errors",
 }
 __all__ = list(_HOME)

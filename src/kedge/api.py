@@ -22,6 +22,8 @@ from kedge.config import (
     TrainOptions,
     options_from,
 )
+from kedge.data.class_names import SameClassArgument
+from kedge.data.delivery import ClassFolders, Delivery
 from kedge.data.pools import Pool
 from kedge.defaults import (
     PRETRAINED_METHOD,
@@ -34,8 +36,9 @@ from kedge.episodes.train_val_split import (
     select_train_part,
 )
 from kedge.errors import require
-from kedge.evaluation import accuracy
-from kedge.evaluation.naming import naming_results
+from kedge.evaluation.accuracy import EvalSpec
+from kedge.evaluation.by_class import Evaluation, evaluate_episodes
+from kedge.evaluation.naming import evaluate_naming
 from kedge.evaluation.results import Score
 from kedge.methods.base import Memory
 from kedge.methods.registry import ALIGNMENTS, PRESETS, Method, parse_method
@@ -70,6 +73,9 @@ def train(
     val: Images | None = None,
     backbone: str | nn.Module | None = None,
     checkpoint: str | Path | None = None,
+    classes: ClassFolders | None = None,
+    same_class: SameClassArgument = None,
+    strict: bool = False,
     **options: Any,
 ) -> Model:
     """A model trained on the first images (round 0).
@@ -82,6 +88,11 @@ def train(
             resnet12-wide, or a module from images to features, of which weights with
             `requires_grad=False` stay as they are. By default the pretrained one for photographs.
         checkpoint: a file that lets a stopped call be repeated and continue.
+        classes: which of nested folders are the classes, "top", "leaf" or "path"; see
+            `open_images`. Where several may be, it has to be given.
+        same_class: {"A": "B"} gives the class A the name B; "none" says that names which are almost
+            the same are different classes. If there are such names, it has to be given.
+        strict: refuse images with any problem that can spoil a model.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
             train, batch_norm, ema, sampling, tasks_per_step, seed, image_size, width, weights,
             head, temperature: see `TrainOptions`. What is not given is inferred from the images,
@@ -92,12 +103,13 @@ def train(
     settings = options_from(TrainOptions, {**named, **options})
     _prepare(settings)
     network = given_network(settings, module, settings.image_size)
-    opened = named_after(images, open_for_training(images, settings, network))
+    delivery = replace(Delivery.of(images, classes, same_class, strict), ask=True)
+    opened = named_after(delivery, open_for_training(delivery, settings, network))
     table, val_part = select_train_part(opened, val is None)
     height, width = table.images.shape[2:]
     require(height == width, f"{table.source}: images are {height}×{width}, not square.")
     data = summarize(table, settings, network)
-    reasons = explain_size(images, table, data, network) if settings.image_size is None else []
+    reasons = explain_size(delivery, table, data, network) if settings.image_size is None else []
     backbone_config, why = BackboneConfig(CUSTOM), list[str]()
     if module is None:
         backbone_config, why = infer_backbone(settings, data)
@@ -105,7 +117,7 @@ def train(
             network = given_network(backbone_config, None, table.image_size)
     data = replace(data, pretrained=network is not None and network.is_pretrained)
     head, why_head = infer_head(settings, data)
-    split = split_images(table, val, val_part, settings, data)
+    split = split_images(table, delivery.to_validate(val), val_part, settings, data)
     start_seed = torch_seed("weights", settings.seed)
     start = start_model(backbone_config, head, split.train, start_seed, network)
     config = resolve_settings(table, split, settings, data, [*reasons, *why, *why_head])
@@ -120,6 +132,9 @@ def update(
     val: Images | None = None,
     checkpoint: str | Path | None = None,
     memory: Memory | None = None,
+    classes: ClassFolders | None = None,
+    same_class: SameClassArgument = None,
+    strict: bool = False,
     **options: Any,
 ) -> Model:
     """The model after one more round, from new classes only; `model` itself is not changed.
@@ -132,7 +147,8 @@ def update(
             train, batch_norm, ema, sampling, tasks_per_step, seed: see `RoundOptions`. What is not
             given is inferred.
 
-    `images`, `val` and `checkpoint` are as in `train`.
+    `images`, `val`, `checkpoint`, `classes` and `strict` are as in `train`. So is `same_class`,
+    which is also needed for names that are almost those of classes that the model knows.
     """
     _check_model(model)
     settings = options_from(RoundOptions, options)
@@ -141,7 +157,8 @@ def update(
     require(chosen.trains_on == "new", f"'{method}' cannot update a model; use {methods}.")
     settings = _with_settings_of(chosen, settings)
     _prepare(settings)
-    table, val_part = select_train_part(named_after(images, model.open(images)), val is None)
+    delivery = replace(Delivery.of(images, classes, same_class, strict), ask=True)
+    table, val_part = select_train_part(named_after(delivery, model.open(delivery)), val is None)
     reasons = compare_with_known_classes(model, table)
     data = summarize_update(model)
     if not only_anchors(settings, data):
@@ -153,7 +170,7 @@ def update(
             f"{table.source}: a round needs at least 2 classes, and there is only 1. Wait for "
             "more, or learn its anchor alone with --epochs 0.",
         )
-    split = split_images(table, val, val_part, settings, data)
+    split = split_images(table, delivery.to_validate(val), val_part, settings, data)
     split = limit_shots_to_memory(split, chosen, memory or {}, settings)
     if memory and chosen.alignment is not None:
         chosen.alignment.check_memory(memory, model)
@@ -174,12 +191,19 @@ def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
 
 
 def remember(
-    model: Model, images: Images, *, method: str, before: Memory | None = None, seed: int = 0
+    model: Model,
+    images: Images,
+    *,
+    method: str,
+    before: Memory | None = None,
+    seed: int = 0,
+    classes: ClassFolders | None = None,
+    same_class: SameClassArgument = None,
 ) -> Memory:
     """What a method must keep of the images of the model's last round, before they are deleted.
 
     Exemplars for EIML, the Fisher information for EWC, nothing for other methods. `before` is what
-    was kept after the earlier rounds.
+    was kept after the earlier rounds; `classes` and `same_class` are as in `train`.
     """
     distributed.init()
     _check_model(model)
@@ -187,7 +211,8 @@ def remember(
     chosen = parse_method(method)
     if chosen.alignment is None or not chosen.remembers:
         return {}  # without reading any image
-    table, _ = select_train_part(model.open(images), validate=False)
+    delivery = Delivery.of(images, classes, same_class)
+    table, _ = select_train_part(model.open(delivery), validate=False)
     for name in table.classes:
         require(
             name in model.classes,
@@ -219,16 +244,38 @@ def evaluate(
     known: bool = False,
     n_episodes: int = 2000,
     seed: int = 0,
+    classes: ClassFolders | None = None,
+    same_class: SameClassArgument = None,
     **options: Any,
 ) -> Score:
     """Accuracy in % on few-shot episodes of these images' classes, with its 95% interval.
 
     With `known`, instead the accuracy of naming these images among all classes that the model has
-    learned, without examples; images of other classes are left out. `kedge.evaluation.naming`
-    also has it by the round in which a class was learned.
+    learned, without examples; images of other classes are left out. `evaluate_by_class` says more.
 
     Args:
+        classes, same_class: how to read the images; see `open_images`.
         options: n_way, n_shot, n_query of the test episodes; 5-way 5-shot where images suffice.
+    """
+    reading = {"classes": classes, "same_class": same_class}
+    given = {"known": known, "n_episodes": n_episodes, "seed": seed, **reading, **options}
+    return evaluate_by_class(model, images, **given).score
+
+
+def evaluate_by_class(
+    model: Model,
+    images: Images,
+    *,
+    known: bool = False,
+    n_episodes: int = 2000,
+    seed: int = 0,
+    classes: ClassFolders | None = None,
+    same_class: SameClassArgument = None,
+    **options: Any,
+) -> Evaluation:
+    """The accuracy that `evaluate` gives, that of each class, and the classes that are confused.
+
+    Takes the same arguments. With `known`, also by the round in which a class was learned.
     """
     _check_model(model)
     settings = options_from(EpisodeOptions, options)
@@ -236,14 +283,13 @@ def evaluate(
     n_episodes = validated("--n-episodes", int, n_episodes)
     require(seed >= 0, f"--seed is {seed}: it must not be negative.")
     require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
-    table = select_test_part(model.open(images))
+    table = select_test_part(model.open(Delivery.of(images, classes, same_class)))
     on_device = model.to(default_device())
     if known:
-        return naming_results(on_device, table).overall
+        return evaluate_naming(on_device, table)
     pool, shape, reasons = select_test_pool(table, settings)
     tell_inferred(table, reasons)
-    spec = accuracy.EvalSpec("test", pool, shape)
-    return Score.of(accuracy.evaluate_pools(on_device, [spec], n_episodes, seed)["test"])
+    return evaluate_episodes(on_device, EvalSpec("test", pool, shape), n_episodes, seed)
 
 
 def _check_model(model: object) -> None:

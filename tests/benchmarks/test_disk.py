@@ -62,11 +62,14 @@ def test_only_the_wanted_classes_are_read(photos: str) -> None:
 def test_unusable_data_are_refused(packed: str, tmp_path: Path) -> None:
     for path, size, classes in (
         ("gone", 16, ["ape"]),
-        (packed, 32, ["ape"]),
         (packed, 16, ["cat"]),
     ):
         with pytest.raises(KedgeError, match=Path(path).name):
             open_cached(str(tmp_path / path), size, 1, frozenset(classes))
+
+
+def test_packed_images_keep_their_size(packed: str, tmp_path: Path) -> None:
+    assert open_cached(str(tmp_path / packed), 32, 1).image_size == 16
 
 
 def test_old_tables_are_evicted(photos: str, packed: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def copy(done: tuple[Path, Any], tmp_path: Path) -> Path:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take seconds, and are tested with the report."""
-    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
+    monkeypatch.setattr("kedge.report.record_report.all_figures", lambda record: [])
 
 
 # ── bench ────────────────────────────────────────────────────────────────────────────────────

@@ -29,16 +29,17 @@ HELP = {
     "bench": ["NAME", "kedge recipes", "EIML", "--methods", "--seeds", "--out", "--test-ways"],
     "train": ["DATA", "--out", "--val", "--image-size", "--n-way", "--epochs", "--save-memory"],
     "update": ["MODEL", "DATA", "--method", "IDA", "DFA", "FT", "--sampling", "--tasks-per-step"],
-    "evaluate": ["MODEL", "DATA", "--known", "--n-episodes", "--n-shot", "95%"],
+    "evaluate": ["MODEL", "DATA", "--known", "--n-episodes", "--n-shot", "95%", "--confusion"],
     "predict": ["MODEL", "IMAGE", "--support", "--include-known", "--top", "--format", "csv"],
-    "show": ["MODEL", "--all", "--format"],
+    "show": ["MODEL", "--all", "--json"],
     "export": ["MODEL", "ONNX", "--include-known"],
     "data inspect": ["DATA", "--all", "Parquet", "Omniglot"],
-    "data pack": ["DATA", "--resize", "--exclude", "--channels"],
-    "report": ["RUN", "record.json", "LaTeX"],
+    "data pack": ["DATA", "--resize", "--exclude", "--channels", "--classes", "--same-class"],
+    "data compare": ["A", "B", "--json"],
+    "report": ["MODEL|RUN", "record.json", "LaTeX"],
     "recipes": ["NAME", "kedge bench"],
     "paper": ["TABLE", "faults"],
-    "speed": ["DATA", "--seconds", "--format"],
+    "speed": ["DATA", "--seconds", "--json"],
 }
 
 
@@ -200,10 +201,10 @@ def test_characters_that_the_output_lacks_are_escaped(odd: Path, kedge: Kedge) -
         "predict odd.kedge größe/00.png": "gr\\xf6\\xdfe/00.png",
         "predict odd.kedge größe --format csv": "gr\\xf6\\xdfe/00.png,1,",
         "predict odd.kedge größe/00.png --format json": "gr\\u00f6\\u00dfe/00",
-        "show odd.kedge --all": "gr\\xf6\\xdfe\n",
-        "show odd.kedge --format json": '"gr\\u00f6\\u00dfe"',
+        "show odd.kedge --all": "gr\\xf6\\xdfe  ",
+        "show odd.kedge --json": '"gr\\u00f6\\u00dfe"',
         "data inspect .": "(gr\\xf6\\xdfe)",
-        "data inspect . --format json": '"gr\\u00f6\\u00dfe"',
+        "data inspect . --json": '"gr\\u00f6\\u00dfe"',
     }
     for command, text in expected.items():
         ended = subprocess.run(

@@ -51,7 +51,8 @@ def live(cli: Cli, folder: Path, first: Path, second: Path, options: list[Any]) 
         if name == "predict":
             assert json.loads(ended.out)["class"].split()[0] in ("first", "second")
     assert cli("show", later).rc == 0
-    shown = cli("show", later, "--format", "json")
+    assert cli("report", later).rc == 0, "its page needs no code either"
+    shown = cli("show", later, "--json")
     assert shown.rc == 0, shown.err
     about: dict[str, Any] = json.loads(shown.out)
     assert len(about["classes"]) == 12

@@ -61,23 +61,24 @@ def accuracy(lines: list[dict[str, Any]]) -> float:
 def test_evaluate_prints_mean_and_interval(cli: Cli, model: Path, first: Path) -> None:
     ended = cli("evaluate", model, first, *SHAPE, "--n-episodes", "50")
     assert ended.rc == 0, ended.err
-    [line] = ended.out.splitlines()  # warnings are not in the result
+    line = ended.out.splitlines()[0]
     mean, _, interval, *words = line.split()
     assert 34 < float(mean) <= 100  # chance is 33%
     assert 0 < float(interval.rstrip("%")) < 20
     assert " ".join(words).endswith("3-way, 2-shot, 50 episodes over 6 classes")
+    assert "6 of these classes" not in ended.out, "warnings are not in the result"
     assert "6 of these classes were trained on" in ended.err
 
 
 def test_evaluate_infers_the_shape_and_takes_ranges(cli: Cli, model: Path, desk: Path) -> None:
     ended = cli("evaluate", model, desk / "odd", "--n-episodes", "20")
-    assert ended.out.endswith("3-way, 5-shot, 20 episodes over 3 classes\n")
+    assert "3-way, 5-shot, 20 episodes over 3 classes\n" in ended.out
     assert "--n-way 3: there are 3 classes" in ended.err
     assert "--n-query 7: few, since a class has 12 images" in ended.err
     assert "trained on" not in ended.err
     shape = ["--n-way", "2", "3", "--n-shot", "1", "2", "--n-query", "3"]
     ended = cli("evaluate", model, desk / "odd", "--n-episodes", "20", *shape)
-    assert ended.out.endswith("2–3-way, 1–2-shot, 20 episodes over 3 classes\n")
+    assert "2–3-way, 1–2-shot, 20 episodes over 3 classes\n" in ended.out
 
 
 def test_evaluate_known_names_images(cli: Cli, model: Path, second: Path, desk: Path) -> None:
@@ -98,7 +99,7 @@ def test_evaluate_known_is_told_by_round_and_by_anchors(
     both = tmp_path / "both"
     for folder in (first, second):
         shutil.copytree(folder, both, dirs_exist_ok=True)
-    result = json.loads(cli("evaluate", model, both, "--known", "--format", "json").out)
+    result = json.loads(cli("evaluate", model, both, "--known", "--json").out)
     loaded = Model.load(model)
     for each, classifier in (
         (result, loaded.classifier()),
@@ -117,8 +118,36 @@ def test_evaluate_known_is_told_by_round_and_by_anchors(
     printed = cli("evaluate", model, both, "--known").out.splitlines()
     assert f"round 1: {result['rounds'][1]['accuracy']:.2f} ±" in printed[2]
     assert f"{result['stored_anchors']['accuracy']:.2f} ±" in printed[3]
-    episodes = cli("evaluate", model, second, *SHAPE, "--n-episodes", "20", "--format", "json")
-    assert json.loads(episodes.out)["episodes"] == 20
+
+
+@pytest.mark.parametrize("how", [["--known"], [*SHAPE, "--n-episodes", "20"]])
+def test_evaluate_says_which_classes_are_weak_and_which_are_confused(
+    cli: Cli, model: Path, second: Path, tmp_path: Path, how: list[str]
+) -> None:
+    command = ["evaluate", model, second, *how]
+    ended = cli(*command, "--json", "--confusion", tmp_path / "matrix.csv")
+    result = json.loads(ended.out)
+    classes, confused = result["per_class"], result["confusions"]
+    n = sum(each["of"] for each in classes)
+    n_wrong = n - sum(each["correct"] for each in classes)
+    assert n == (72 if "--known" in how else 20 * 3 * 3)
+    assert 100 * (1 - n_wrong / n) == pytest.approx(result["accuracy"])
+    assert sum(each["count"] for each in confused) == n_wrong > 0
+    assert classes == sorted(classes, key=lambda each: each["accuracy"])
+    assert confused == sorted(confused, key=lambda each: -each["count"])
+    with open(tmp_path / "matrix.csv", encoding="utf-8") as file:
+        rows = {row["class"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 6
+    for each in confused:
+        share = float(rows[each["true"]][each["predicted"]])
+        assert share == pytest.approx(100 * each["count"] / each["of"], rel=1e-3)
+    printed = cli(*command).out
+    worst, most = classes[0], confused[0]
+    assert f"{worst['class']}  " in printed
+    assert f"{most['true']} → {most['predicted']}" in printed
+    assert len(cli(*command, "--all").out.splitlines()) > len(printed.splitlines())
+    refused = cli(*command, "--confusion", tmp_path / "matrix.csv").sentence
+    assert "matrix.csv: already exists" in refused
 
 
 # ── predict ──────────────────────────────────────────────────────────────────────────────────
@@ -246,14 +275,13 @@ def test_show_describes_a_model(cli: Cli, model: Path, first: Path, second: Path
         "(--all lists the other 2)",
     ):
         assert words in ended.out, words
-    assert cli("show", model, "--all").out.splitlines()[-12:] == CLASSES
 
 
 def test_show_prints_json(cli: Cli, model: Path) -> None:
-    about = json.loads(cli("show", model, *JSON).out)
+    about = json.loads(cli("show", model, "--json").out)
     loaded = Model.load(model)
     assert about["bytes"] == model.stat().st_size
-    assert about["classes"] == list(loaded.classes) == CLASSES
+    assert [each["name"] for each in about["classes"]] == list(loaded.classes) == CLASSES
     assert about["anchors"] == {"number": 12, "length": 4, "bytes": 12 * 4 * 4}
     assert about["features"] == loaded.config.n_features == 4
     assert [entry["method"] for entry in about["lineage"]] == ["base", "IDA"]

@@ -16,8 +16,9 @@ from kedge.utils import atomic_io
 from kedge.utils.atomic_io import exclusive, load_tensors, save_tensors
 
 SHAPE = ["--n-way", "3", "--n-shot", "2", "--n-query", "3"]
-SHORT = [*SHAPE, "--epochs", "1", "--episodes", "2", "--val-episodes", "4"]
+SHORT = [*SHAPE, "--epochs", "1", "--episodes", "2", "--val-episodes", "4", "--no-picture"]
 LONGER = [*SHAPE, "--epochs", "3", "--episodes", "20", "--val-episodes", "40", "--seed", "3"]
+LONGER += ["--no-picture"]
 Cli = Kedge = Ready = Any  # of conftest.py
 Draw = Callable[..., Path]
 
@@ -49,7 +50,7 @@ def test_stopped_training_is_continued_by_the_same_command(
         patch.setattr(atomic_io, "write_atomically", write_then_stop)
         stopped = cli(*command)
     assert (stopped.rc, stopped.out) == (130, "")
-    assert stopped.err.endswith("kedge: stopped; the same command continues from here.\n")
+    assert stopped.err.endswith("continues from the last saved epoch.\n")
     assert names(tmp_path) == {"[v2] base.kedge.training"}
     other = cli(*command, "--seed", "4")
     assert other.rc == 1
@@ -94,7 +95,7 @@ def test_sigterm_leaves_no_temporary_file(
     signal_when(ready.start(code, tmp_path), checkpoint, signal.SIGTERM)
     ended = ready.wait()
     assert ended.rc == 130
-    assert ended.err.endswith("kedge: stopped; the same command continues from here.\n")
+    assert ended.err.endswith("continues from the last saved epoch.\n")
     assert list(temporary.iterdir()) == []
     assert names(tmp_path) == {"temporary", checkpoint.name}
 

@@ -307,7 +307,7 @@ def lists(cases: Cases) -> None:
     csvs: dict[str, tuple[str, bytes]] = {  # test_image_list_readers.py has simpler ones
         "NUL": ("either", b"path,class\na.png,c\0at\nb.png,dog\0\n"),
         "NUL in a path": ("noticed", b"path,class\na.png\0,cat\nb.png,dog\n"),
-        "no header": ("refused", b"a.png,cat\nb.png,dog\n"),
+        "no header": ("whole", b"a.png,cat\nb.png,dog\n"),
         "a long line": ("refused", b"path,class\n" + b"x" * 1_000_000 + b",cat\n"),
         "a long header": ("refused", b"path," * 200_000 + b"class\n"),
         "a long class": ("either", b"path,class\na.png," + b"y" * 130_000 + b"\n"),
@@ -374,6 +374,7 @@ def pictures(cases: Cases) -> None:
         + struct.pack("<IHHIIiiHHIIiiII", 100, 0, 0, 54, 40, 1 << 30, 1 << 30, 1, 24, *([0] * 6)),
         "large.webp": b"RIFF\x1a\0\0\0WEBPVP8L\x0e\0\0\0/\xff\xff\xff\x0f" + bytes(9),
         "large.jp2": b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(60),
+        "large.heic": b"\0\0\0\x1cftypheic\0\0\0\0mif1heic" + bytes(200),
         "large.avif": b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(200),
         "script.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) (w) file\n",
         "vector.png": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
@@ -693,8 +694,7 @@ def outcome(
     packed = tmp_path_factory.mktemp("packed")
     empty = tuple(tmp_path_factory.mktemp(name) for name in ("cwd", "tmp", "cache"))
     commands = [
-        [name, "data", "inspect", str(path), "--format", "json"]
-        for name, path in cases.given.items()
+        [name, "data", "inspect", str(path), "--json"] for name, path in cases.given.items()
     ]
     start = len(seed_of)  # whole ones load all that is needed, and then memory is limited
     commands.insert(start, ["limit"])

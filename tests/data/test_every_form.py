@@ -195,7 +195,7 @@ def test_parquet_files_beside_another_format_are_named(
 def test_installed_command(kedge: Any, forms: dict[str, Any], tmp_path: Path) -> None:
     """Once through the real command: inspect, pack, and inspect what was packed."""
     data = forms["class-folders"](tmp_path / "pets").data
-    ended = kedge("data", "inspect", data, "--format", "json", cwd=tmp_path)
+    ended = kedge("data", "inspect", data, "--json", cwd=tmp_path)
     assert json.loads(ended.out)["n_images"] == 18
     ended = kedge("data", "pack", data, cwd=tmp_path)
     assert ended.rc == 0, ended.err

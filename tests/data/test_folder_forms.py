@@ -7,12 +7,14 @@ import os
 import random
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import folder as folder_reader
+from kedge.data.remarks import kind_of
 from kedge.errors import KedgeError
 from kedge.utils.text import normalize_name
 
@@ -25,11 +27,11 @@ def made(root: Path, *names: str) -> Path:
     return root
 
 
-def read(path: Path) -> ImageIndex:
+def read(path: Path, classes: Any = None) -> ImageIndex:
     tree = open_tree(path)
     reader = folder_reader.FolderReader()
     assert reader.recognises(tree)
-    return reader.read(tree)
+    return reader.read(tree, classes)
 
 
 def found(path: Path) -> set[tuple[str, str, str]]:
@@ -59,11 +61,6 @@ LAYOUTS: dict[str, tuple[str, set[tuple[str, str]], int]] = {
     "one part alone": ("x/train/a/1 x/train/b/2", TRAIN_AB, 0),
     "a class called train": ("train/1 car/1 plane/1", TRAIN_CAR_PLANE, 0),
     "a class called train, with folders": ("train/x/1 train/1 car/1 plane/y/1", TRAIN_CAR_PLANE, 0),
-    "a class called train that may be a part": (
-        "w/train/steam/1 w/train/diesel/1 w/plane/1 w/car/1",
-        TRAIN_CAR_PLANE,
-        1,
-    ),
     "a class called train within a split": (
         "train/train/1 train/car/1 test/plane/1 test/bus/1",
         {("train", "train"), ("train", "car"), ("test", "plane"), ("test", "bus")},
@@ -90,46 +87,106 @@ def test_layouts(tmp_path: Path, layout: str) -> None:
     assert len(read(tmp_path).remarks) == n_remarks
 
 
-def test_part_that_may_be_a_class_is_named(tmp_path: Path) -> None:
-    made(tmp_path, "w/train/steam/1.png", "w/train/diesel/1.png", "w/plane/1.png", "w/car/1.png")
-    (remark,) = read(tmp_path).remarks
-    assert remark.endswith(f"if diesel is a class, give {tmp_path / 'w' / 'train'}")
-
-
-def test_folder_that_was_given_one_level_too_high(tmp_path: Path) -> None:
-    deliveries = [f"{month}/{name}/1.png" for month in ("jan", "feb") for name in ("ant", "bee")]
-    made(tmp_path / "all", *deliveries)
-    assert classes(tmp_path / "all") == ("feb", "jan")  # it may be meant
-    (remark,) = read(tmp_path / "all").remarks
-    assert remark.endswith(f"if ant is a class, give {tmp_path / 'all' / 'feb'}")
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        for name in deliveries:
-            archive.writestr(f"all/{name}", b"x")
-    assert "give all/feb alone, unpacked" in read(tmp_path / "all.zip").remarks[0]
-    made(
-        tmp_path / "split", *(f"{part}/{name}" for part in ("train", "val") for name in deliveries)
-    )
-    (remark,) = read(tmp_path / "split").remarks
-    assert remark.endswith(f"if ant is a class, give {tmp_path / 'split' / 'train' / 'feb'}")
-    made(tmp_path / "ids", "jan/n01440764/1.png", "jan/n01443537/1.png", "feb/n01440764/1.png")
-    assert "n01440764 is a class" in read(tmp_path / "ids").remarks[0]
-
-
 @pytest.mark.parametrize(
     "names",
     [
         ("ant/images/1.png", "bee/images/1.png"),  # as Tiny-ImageNet has it
         ("ant/images/1.png", "bee/raws/1.png"),
         ("ant/2023/may/1.png", "ant/2024/june/1.png", "bee/2023/may/1.png", "bee/2024/may/1.png"),
-        ("Greek/character01/1.png", "Greek/character02/1.png", "Latin/character01/1.png"),
+        ("ant/2023-05/1.png", "ant/20240617/1.png", "ant/July 2024/1.png", "bee/1.png"),
         ("ant/train/1.png", "ant/test/1.png", "ant/masks/1.png", "bee/train/1.png"),
-        ("ant/young/1.png", "ant/old/1.png", "bee/young/1.png", "bee/old/1.png", "bee/1.png"),
-        ("ant/young/1.png", "ant/old/1.png", "bee/all/1.png", "cat/all/1.png"),
     ],
 )
 def test_deeper_folders_that_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     made(tmp_path, *names)
+    assert classes(tmp_path) == ("ant", "bee")
     assert read(tmp_path).remarks == ()
+
+
+def test_numbered_folders_are_remarked_upon(tmp_path: Path) -> None:
+    """They may be characters of an alphabet, but also parts of a film."""
+    made(tmp_path, "Greek/character01/1.png", "Greek/character02/1.png", "Latin/character01/1.png")
+    assert classes(tmp_path) == ("Greek", "Latin")
+    (remark,) = read(tmp_path).remarks
+    assert "Greek/character01" in remark
+    assert "leaf would read 2 classes" in remark
+
+
+# ── which of nested folders are the classes ──────────────────────────────────────────────────
+
+# By what is special: files without ".png", and the classes of each reading.
+NESTED: dict[str, tuple[str, dict[str, str]]] = {
+    "a taxonomy": (
+        "birds/robin/1 birds/wren/1 fish/cod/1",
+        {"top": "birds fish", "leaf": "cod robin wren"},
+    ),
+    "names in two branches": (
+        "birds/red/1 birds/blue/1 cars/red/1",
+        {"top": "birds cars", "leaf": "blue red", "path": "birds/blue birds/red cars/red"},
+    ),
+    "deliveries": (
+        "w/2026-01/ant/1 w/2026-01/bee/1 w/2026-02/ant/1 w/2026-02/images/cow/1",
+        {"top": "2026-01 2026-02", "leaf": "ant bee cow"},
+    ),
+    "deliveries of one class each": ("jan/ant/1 feb/bee/1", {"top": "feb jan", "leaf": "ant bee"}),
+    "a mixture": (
+        "ant/1 birds/robin/1 birds/wren/1",
+        {"top": "ant birds", "leaf": "ant robin wren"},
+    ),
+    "images on both levels": (
+        "ant/1 ant/young/1 ant/old/1 bee/1",
+        {"top": "ant bee", "leaf": "ant bee old young"},
+    ),
+    "a class that may be a part": (
+        "train/steam/1 train/diesel/1 plane/1 car/1",
+        {"top": "car plane train", "leaf": "car diesel plane steam"},
+    ),
+    "ids of WordNet": (
+        "jan/n01440764/1 jan/n01443537/1 feb/n01440764/1",
+        {"top": "feb jan", "leaf": "n01440764 n01443537"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_nested_folders_are_asked_about(tmp_path: Path, case: str) -> None:
+    files, readings = NESTED[case]
+    made(tmp_path, *(f"{name}.png" for name in files.split()))
+    with pytest.raises(KedgeError, match="--classes top") as caught:
+        read(tmp_path)
+    for reading, expected in readings.items():
+        names = expected.split()
+        assert f"--classes {reading}: {len(names)} classes ({', '.join(names)})" in str(
+            caught.value
+        )
+        assert read(tmp_path, reading).classes == tuple(names)
+        assert len(read(tmp_path, reading)) == len(files.split())
+    assert len({read(tmp_path, reading).stamp for reading in readings}) == len(readings)
+
+
+def test_nested_folders_within_a_split(tmp_path: Path) -> None:
+    """The split is inside or outside; if only some deliveries have one, nothing is guessed."""
+    inside = made(
+        tmp_path / "a", "jan/train/ant/1.png", "jan/test/bee/1.png", "feb/train/bee/1.png"
+    )
+    outside = made(
+        tmp_path / "b", "train/jan/ant/1.png", "test/jan/bee/1.png", "train/feb/bee/1.png"
+    )
+    for folder in (inside, outside):
+        index = read(folder, "leaf")
+        assert index.classes_of("train") == ("ant", "bee")
+        assert index.classes_of("test") == ("bee",)
+    index = read(made(inside, "mar/ant/1.png"), "leaf")
+    assert index.parts == ()
+    assert {kind_of(remark) for remark in index.remarks} == {"leak", "note"}
+
+
+def test_nested_folders_in_an_archive(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in ("jan/ant", "jan/bee", "feb/ant"):
+            archive.writestr(f"all/{name}/1.png", b"x")
+    with pytest.raises(KedgeError, match=r"all\.zip: .*--classes leaf: 2 classes \(ant, bee\)"):
+        read(tmp_path / "all.zip")
 
 
 # ── what does not count ──────────────────────────────────────────────────────────────────────

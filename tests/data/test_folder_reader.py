@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
+from kedge.data import decode as decode_module
 from kedge.data.inspect import inspect_index
 from kedge.data.open import open_images
 from kedge.data.readers import read_index
+from kedge.data.remarks import kind_of
 from kedge.errors import KedgeError
 from kedge.utils import progress
 
@@ -171,7 +173,7 @@ def test_one_colour_image_makes_all_colour(folder: Path) -> None:
 # ── which files count ────────────────────────────────────────────────────────────────────────
 
 
-OTHERS = ("1.heic", "2.HEIF", "3.ico", "4.svg", "5.psd", "6.NEF", "7.dng", "8.jxl", "IMG_0009")
+OTHERS = ("3.ico", "4.svg", "5.psd", "6.NEF", "7.dng", "8.jxl", "IMG_0009")
 NO_IMAGES = ("Thumbs.db", "desktop.ini", "notes.txt", "list.csv", "a.json", "b.xml", "c.html")
 
 
@@ -183,21 +185,61 @@ def test_images_of_other_types_are_counted_and_named(
     assert read_index(folder).remarks == ()
     for name in OTHERS:
         (folder / "ant" / name).write_bytes(b"x")
-    (folder / "figure.heic").write_bytes(b"x")  # in no class folder
+    (folder / "figure.psd").write_bytes(b"x")  # in no class folder
     with progress.display():
         assert open_images(folder).counts.tolist() == [1, 1]
-    assert "9 files skipped" in capsys.readouterr().err
-    assert any("ant/1.heic" in remark for remark in inspect_index(read_index(folder)).remarks)
+    assert "7 files skipped" in capsys.readouterr().err
+    assert any("ant/3.ico" in remark for remark in inspect_index(read_index(folder)).remarks)
 
 
 def test_class_of_other_types_only(folder: Path) -> None:
     (folder / "cat").mkdir()
-    (folder / "cat" / "1.heic").write_bytes(b"x")
+    (folder / "cat" / "1.psd").write_bytes(b"x")
     assert [remark[:8] for remark in read_index(folder).remarks] == ["1 folder", "1 file s"]
     for name in ("ant", "bat"):
         (folder / name / "good.png").unlink()
-    with pytest.raises(KedgeError, match=r"cat/1\.heic"):
+    with pytest.raises(KedgeError, match=r"cat/1\.psd"):
         open_images(folder)
+
+
+@pytest.fixture
+def heic() -> bytes:
+    """A photograph as telephones store it: on its side, which HEIC says in its own way."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    stored = Image.fromarray(np.ascontiguousarray(np.rot90(LETTER_L))).convert("RGB")
+    pillow_heif.from_pillow(stored).save(file, quality=100, exif=exif.tobytes())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["x.HEIC", "x.heif", "really.jpg"])
+def test_heic(folder: Path, heic: bytes, name: str) -> None:
+    (folder / "new").mkdir()
+    (folder / "new" / name).write_bytes(heic)
+    assert np.abs(first_of(folder, "new", image_size=32, n_channels=1)[0] - LETTER_L).max() < 60
+
+
+def test_without_its_package_heic_is_named(
+    folder: Path, heic: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = tuple(format for format in decode_module._formats() if format != "HEIF")
+    monkeypatch.setattr(decode_module, "_formats", lambda: known)
+    decode_module._suffixes.cache_clear()
+    try:
+        for name in ("x.HEIC", "really.jpg"):
+            (folder / "ant" / name).write_bytes(heic)
+        table = open_images(folder)
+        assert table.counts.tolist() == [1, 1]
+        lost = [remark for remark in table.remarks if kind_of(remark) == "lost"]
+        assert ["kedge[heif]" in remark for remark in lost] == [True, True]
+        for name in ("ant", "bat"):
+            (folder / name / "good.png").unlink()
+        (folder / "ant" / "really.jpg").unlink()
+        with pytest.raises(KedgeError, match=r"x\.HEIC.*kedge\[heif\]"):
+            open_images(folder)
+    finally:
+        decode_module._suffixes.cache_clear()
 
 
 def test_order_does_not_depend_on_when_files_were_written(tmp_path: Path) -> None:

@@ -159,6 +159,47 @@ def test_lists(tmp_path: Path, case: str) -> None:
         assert contents(read(paths[0], LISTS)) == expected
 
 
+ROSES: Found = {("", "red rose", 10), ("", "dog", 20)}
+# Lists of "a b.png" or "a.png" as "red rose" and "b.png" as "dog", however they are written.
+WRITTEN = {
+    "no header": "a.png,red rose\nb.png,dog\n",
+    "classes first": "red rose;a.png\r\ndog;b.png\r\n",
+    "an unknown header": "\ufeffBild|Sorte\r\na.png|red rose\r\nb.png|dog\r\n",
+    "bars between blanks": "a.png | red rose\nb.png | dog\n",
+    "tabs": "a.png\tred rose\r\nb.png\tdog",
+    "blanks": "a.png red rose\nb.png dog\n",
+    "several blanks, and a path with one": "a b.png   red rose\nb.png   dog\n",
+    "blanks and quotes": '"a b.png" "red rose"\nb.png dog\n',
+    "a header and blanks": "path label\na.png red rose\nb.png dog\n",
+    "quotes, and a blank behind the comma": '"a.png", "red rose"\n"b.png", "dog"\n',
+    "full paths": "{folder}/a.png;red rose\n{folder}/b.png;dog\n",
+}
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.txt"])
+@pytest.mark.parametrize("case", WRITTEN)
+def test_lists_with_any_separator(tmp_path: Path, name: str, case: str) -> None:
+    text = WRITTEN[case].replace("{folder}", str(tmp_path))
+    draw_all(tmp_path, {"a b.png" if "a b.png" in text else "a.png": 10, "b.png": 20})
+    file = put(tmp_path / name, text)
+    for path in (file, tmp_path):
+        assert contents(read(path, LISTS)) == ROSES
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", ", "])
+def test_list_with_parts_and_no_header(tmp_path: Path, separator: str) -> None:
+    draw_all(tmp_path, TWO)
+    put(tmp_path / "list.txt", "a.png cat train\nb.png dog val\n".replace(" ", separator))
+    assert contents(read(tmp_path, LISTS)) == {("train", "cat", 10), ("val", "dog", 20)}
+
+
+def test_text_beside_class_folders_is_no_list(tmp_path: Path) -> None:
+    draw_all(tmp_path, {"cat/1.png": 10, "dog/1.png": 10})
+    put(tmp_path / "train.txt", "cat/1.png 0\ndog/1.png 1\n")
+    assert not LISTS.recognises(open_tree(tmp_path))
+    assert read(tmp_path / "train.txt", LISTS).classes == ("class 0000", "class 0001")
+
+
 def test_one_of_the_lists_given_alone(forms: dict[str, Any], tmp_path: Path) -> None:
     data = forms["ravi"](tmp_path).data
     index = read(data / "val.csv", LISTS)

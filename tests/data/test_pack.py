@@ -23,6 +23,7 @@ from kedge.data.decode import ImageSpec, decode
 from kedge.data.pack import PackJob, pack_images
 from kedge.data.parallel_decode import decode_to_table
 from kedge.data.readers import read_index
+from kedge.data.remarks import kind_of, problems
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.utils import atomic_io
@@ -135,14 +136,17 @@ def test_images_of_a_class_come_together_with_their_parts(
             np.testing.assert_array_equal(images.numpy(), np.stack(pixels))
 
 
-def test_duplicates_within_a_class_are_reported(photos: Path, out: Path) -> None:
-    image = photos / "class 4" / "00.png"
-    shutil.copy(image, photos / "class 4" / "copy.png")
-    shutil.copy(image, photos / "class 5" / "other.png")  # does not count
-    packed(photos, out)
-    (remark,) = metadata(out)["remarks"]
-    assert remark.startswith("1 image is an exact copy")
-    assert "'class 4'" in remark
+def test_packed_file_keeps_the_remarks(photos: Path, out: Path) -> None:
+    shutil.copy(photos / "class 4" / "00.png", photos / "class 4" / "copy.png")
+    damage(photos, 3, 5)
+    table = packed(photos, out)
+    copies, unreadable = table.remarks
+    assert copies.startswith("1 image is an exact copy")
+    assert "'class 4'" in copies
+    assert [kind_of(remark) for remark in table.remarks] == ["leak", "lost"]
+    assert table.remarks == decode_to_table(read_index(photos), SPEC).remarks
+    table.save(out)
+    assert problems(ImageTable.load(out).remarks) == [copies, unreadable]
 
 
 def test_many_odd_names_fit_into_the_header(tmp_path: Path, out: Path) -> None:

@@ -209,6 +209,8 @@ def test_the_test_part_never_validates(notes: list[str]) -> None:
         ([5] * 6000, (5, 2, 3), 2),
         ([100] * 3, (3, 5, 15), 1),
         ([100] * 20 + [1], (5, 5, 15), 1),
+        ([100] * 20 + [8], (5, 5, 3), 1),  # fewer queries, no class is left out
+        ([8] * 20 + [5, 30], (5, 4, 1), 2),
     ],
 )
 def test_test_episodes_are_the_default_ones_where_possible(

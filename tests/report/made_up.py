@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from kedge.config import EpisodeShape
+from kedge.config import EpisodeShape, TrainConfig
 from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.experiments.records import PairedDifference, PoolInfo, Record, RecordSet, Run
-from kedge.report import terminal_tables
+from kedge.models.model_file import LineageEntry
+from kedge.models.outcome import FewShotChange, NamingChange, RoundOutcome
+from kedge.report.record_report import terminal_tables
 from kedge.report.table import Cell, Table
+from kedge.utils.config_io import to_dict
 
 POOLS = ("old", "new", "unseen_old_domain", "unseen_new_domain", "unseen_both")
 MAIN = ("old", "new", "unseen")
@@ -161,3 +164,26 @@ def in_terminal(result: Record | RecordSet, width: int = 220) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(terminal_tables(result))
     return console.export_text()
+
+
+def make_lineage(n_rounds: int, few_shot: bool = True) -> tuple[LineageEntry, ...]:
+    """Rounds that were measured: of old classes each keeps all but one point."""
+    lineage = []
+    for t in range(n_rounds):
+        old = [NamingChange(r, 10, 0, 80.0 + r, 79.5 + r, 79.0 + r) for r in range(t)]
+        new = NamingChange(t, 10, 200, None, 70.0, 90.0)
+        few = FewShotChange(EpisodeShape(5, 5, 15), 5, 600, 70.0, 71.25 + t, 0.5)
+        lineage.append(
+            LineageEntry(
+                round=t,
+                method="IDA" if t else "base",
+                classes=tuple(f"round {t} class {i}" for i in range(10)),
+                images=300,
+                source=f"delivery-{t}/",
+                config=to_dict(TrainConfig()),
+                best_epoch=3,
+                val_accuracy=95.0,
+                outcome=RoundOutcome((*old, new), few if few_shot else None),
+            )
+        )
+    return tuple(lineage)

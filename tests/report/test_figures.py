@@ -27,7 +27,7 @@ from tests.report.made_up import (
 
 from kedge.experiments.records import Record
 from kedge.methods.registry import ALIGNMENTS
-from kedge.report import all_figures
+from kedge.report.record_report import all_figures
 from kedge.report.style import encode, house_style, looks
 from kedge.report.sweeps import default_value, find_sweeps, without_sweeps
 

@@ -25,8 +25,8 @@ from tests.report.made_up import (
 
 from kedge.errors import KedgeError
 from kedge.experiments.records import Record, RecordSet
-from kedge.report import is_report, terminal_tables, write_record_set, write_report
-from kedge.report.page import render_page
+from kedge.report.page import is_report, render_page
+from kedge.report.record_report import terminal_tables, write_record_set, write_report
 from kedge.report.render import to_latex, to_markdown
 from kedge.report.tables import all_tables
 
@@ -113,7 +113,9 @@ def test_labels_are_escaped_in_every_rendering() -> None:
 def test_the_page_is_one_file_with_all_tables_figures_settings_and_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kedge.report.encode", lambda figure, format: b"<svg/>")  # saves seconds
+    monkeypatch.setattr(
+        "kedge.report.record_report.encode", lambda figure, format: b"<svg/>"
+    )  # saves seconds
     written = tmp_path
     text = write_report(several_rounds(), written).read_text(encoding="utf-8")
     page = Page(text)
@@ -166,7 +168,7 @@ def test_a_record_of_the_base_round_only_can_be_reported_and_an_empty_one_cannot
 def test_a_record_set_has_a_page_that_links_to_the_reports_of_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
+    monkeypatch.setattr("kedge.report.record_report.all_figures", lambda record: [])
     rows = {method: ROWS[method][:3] for method in ROWS}
     parts = {f"{n}-shot": make_record(make_runs(rows, MAIN, (5, n))) for n in (1, 5)}
     parts[HOSTILE] = parts["1-shot"]
@@ -187,7 +189,7 @@ def test_a_record_set_has_a_page_that_links_to_the_reports_of_its_parts(
 def test_a_record_set_without_parts_is_the_report_of_its_record_with_the_papers_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kedge.report.all_figures", lambda record: [])
+    monkeypatch.setattr("kedge.report.record_report.all_figures", lambda record: [])
     record = make_record(make_runs({"IDA": ROWS["IDA"][:3]}, MAIN))
     record_set = RecordSet("tiny-pn", "One round.", "mini-pn", {"": record})
     page = write_record_set(record_set, tmp_path).read_text(encoding="utf-8")

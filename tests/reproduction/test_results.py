@@ -57,7 +57,7 @@ def test_every_record_with_a_comparison_is_linked_from_the_details() -> None:
 def test_tables_beside_a_record_are_rendered_from_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kedge import report
+    from kedge.report import record_report as report
 
     monkeypatch.setattr(report, "draw_figures", lambda record: [])  # figures take long
     if (folder / INDEX).exists():

@@ -13,6 +13,7 @@ from kedge.data.index import HELD_OUT
 from kedge.data.open import is_packed_file, open_images
 from kedge.data.packed_file import LazyImages
 from kedge.data.readers import read_index
+from kedge.data.readers.folder_levels import UnclearFolders
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 
@@ -30,12 +31,14 @@ def open_cached(
     *,
     any_names: bool = False,
 ) -> ImageTable:
-    """The images of these classes, or of all; with `any_names`, of as many under other names."""
+    """The images of these classes, or of all; with `any_names`, of as many under other names.
+    A packed file keeps its own size."""
     assert data is not None, "Protocol.benchmark checks it"
+    image_size = None if is_packed_file(Path(data)) else image_size
     key = (os.path.abspath(data), _stamp(data), image_size, n_channels, classes)
     if key not in _tables:
         try:
-            table = open_images(data, image_size, n_channels, classes=classes, cache=True)
+            table = open_images(data, image_size, n_channels, only_classes=classes, cache=True)
         except KedgeError:
             names = _class_names(data)
             if classes is None or not names or classes & names:
@@ -55,7 +58,11 @@ def open_cached(
 def _stamp(data: str) -> str:
     """Changes when the data on disk change."""
     if Path(data).is_dir():
-        return read_index(data).stamp
+        try:
+            return read_index(data).stamp
+        except UnclearFolders as error:
+            todo = "Give that option to 'kedge data pack', and the packed file here"
+            raise KedgeError(f"{error} {todo}.") from None
     with suppress(OSError):
         info = os.stat(data)
         return f"{info.st_size} {info.st_mtime_ns} {info.st_ino}"

@@ -7,17 +7,15 @@ Flowers-102: Nilsback and Zisserman, Automated flower classification over a larg
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from kedge.benchmarks.base import Draw, Protocol, Split, deal_classes, shuffled
 from kedge.benchmarks.disk import open_cached
-from kedge.data.open import is_packed_file
 from kedge.data.table import ImageTable
 from kedge.errors import require
 
 N_CLASSES = 102
 N_FIRST = 50  # the same under every seed: settings were chosen on them (LOG.md)
 DELIVERIES, N_UNSEEN = (12, 12, 12), 16
+N_BASE, MANY_DELIVERIES = 36, (5,) * 10  # ten updates: the base is a part of the first 50 classes
 TUNING = ((20, 10, 10), 10)  # of the first 50 classes only: rounds, and unseen
 N_HELD_OUT = 10
 IMAGE_SIZE = 160
@@ -36,6 +34,14 @@ def _draw(seed: int, table: ImageTable) -> Split:
     return Split(seed, (tuple(first), *rounds), tuple(first), {"unseen": unseen}, N_HELD_OUT)
 
 
+def _draw_ten_updates(seed: int, table: ImageTable) -> Split:
+    """The unseen classes are those of the protocol flowers under the same seed."""
+    names, unseen = _names(table), _draw(seed, table).unseen
+    base, rest = names[:N_BASE], [name for name in names[N_BASE:] if name not in unseen["unseen"]]
+    rounds = deal_classes(shuffled(rest, "split", "flowers", "ten updates", seed), MANY_DELIVERIES)
+    return Split(seed, (tuple(base), *rounds), tuple(base), unseen, N_HELD_OUT)
+
+
 def _draw_tuning(seed: int, table: ImageTable) -> Split:
     sizes, n_unseen = TUNING
     names = shuffled(_names(table)[:N_FIRST], "split", "flowers", "tuning", seed)
@@ -43,17 +49,11 @@ def _draw_tuning(seed: int, table: ImageTable) -> Split:
     return Split(seed, tuple(rounds), rounds[0], {"unseen": unseen}, N_HELD_OUT)
 
 
-def _load(data: str | None) -> ImageTable:
-    """At 160 px; a packed file as it is."""
-    packed = data is not None and is_packed_file(Path(data))
-    return open_cached(data, None if packed else IMAGE_SIZE, 3)
-
-
 def _protocol(name: str, description: str, draw: Draw) -> Protocol:
     return Protocol(
         name,
         description,
-        _load,
+        lambda data: open_cached(data, IMAGE_SIZE, 3),
         draw,
         "the 102 kinds of flowers: a folder with one sub-folder of images per kind, or its .zip",
     )
@@ -66,6 +66,12 @@ FLOWERS = (
         f"each kind {N_HELD_OUT} photographs are held out for testing. The first 50 kinds are the "
         "same under every seed (not in the paper).",
         _draw,
+    ),
+    _protocol(
+        "flowers-10-updates",
+        "102 kinds of flowers: 36 to begin with, ten deliveries of 5, and 16 unseen ones, those of "
+        "the protocol flowers (not in the paper).",
+        _draw_ten_updates,
     ),
     _protocol(
         "flowers-tuning",

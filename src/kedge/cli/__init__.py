@@ -25,6 +25,10 @@ from kedge.utils.process import escape_unencodable, keep_freed_memory
 
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 DISTRIBUTED = ("bench", "train", "update")  # commands that torchrun may start
+CONTINUES = {  # where a stopped command continues when it is given again
+    **dict.fromkeys(DISTRIBUTED, "the last saved epoch"),
+    "data pack": "here",
+}
 
 
 def main() -> None:
@@ -46,8 +50,9 @@ def main() -> None:
 
         _end(printable(str(error), one_line=True), 1)
     except KeyboardInterrupt:
-        resumable = " ".join(sys.argv[1:2]) in DISTRIBUTED or sys.argv[2:3] == ["pack"]
-        _end("stopped; the same command continues from here." if resumable else "stopped.", 130)
+        command = " ".join(sys.argv[1 : 3 if sys.argv[1:2] == ["data"] else 2])
+        where = CONTINUES.get(command)
+        _end(f"stopped; the same command continues from {where}." if where else "stopped.", 130)
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

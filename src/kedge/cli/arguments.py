@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from rich.console import Console
-from tyro.conf import arg
+from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
 
 from kedge.config import Count, EpisodeOptions, RoundOptions, TrainOptions
 from kedge.errors import KedgeError
 from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
+    from kedge.data.delivery import Delivery
     from kedge.models.classifier import Classifier
     from kedge.models.model import Model
 
@@ -72,6 +73,16 @@ NewModelFile = Annotated[
         help="Model file to write, such as base.kedge; an existing one is never overwritten.",
     ),
 ]
+Json = Annotated[
+    FlagCreatePairsOff[bool], arg(help="Print one JSON object, for programs, instead of text.")
+]
+Picture = Annotated[
+    FlagCreatePairsOff[bool],
+    arg(
+        help="Do not draw what the rounds did, in MODEL.png beside the model.",
+        help_behavior_hint="(default: it is drawn if accuracies were measured)",
+    ),
+]
 Support = Annotated[
     Path | None,
     arg(
@@ -80,6 +91,49 @@ Support = Annotated[
         "of images in each.",
     ),
 ]
+
+
+Strict = Annotated[
+    FlagCreatePairsOff[bool],
+    arg(
+        help="Refuse DATA if it has any problem that can spoil a model, such as copies in several "
+        "classes or unreadable images; 'kedge data inspect' lists them."
+    ),
+]
+
+
+ClassFolderOption = Annotated[
+    Literal["top", "leaf", "path"] | None,
+    option(
+        "{top,leaf,path}",
+        "asked, if both may be",
+        "Which of nested folders are the classes: top (the outer ones), leaf (the inner ones; "
+        "those with the same name are one class) or path (the inner ones, named OUTER/INNER).",
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingArguments:
+    """Answers to questions about DATA, which are asked where they are needed."""
+
+    classes: ClassFolderOption = None
+    same_class: Annotated[
+        UseAppendAction[tuple[str, ...]],
+        option(
+            "A=B",
+            "asked, if names are alike",
+            "For class names that differ only in case, blanks, hyphens or underscores: A=B gives "
+            "the class A the name B, and 'none' says that they are different classes. May be "
+            "repeated.",
+        ),
+    ] = ()
+
+    def delivery(self, images: Any, strict: bool = False) -> Delivery:
+        """The images, to be read as the arguments say."""
+        from kedge.data.delivery import Delivery
+
+        return Delivery.of(images, self.classes, self.same_class, strict)
 
 
 def _with_hints(options: type) -> Any:

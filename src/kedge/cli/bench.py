@@ -120,7 +120,7 @@ class Bench:
     def run(self, console: Console) -> None:
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
-        from kedge.report import terminal_tables
+        from kedge.report.record_report import terminal_tables
 
         recipe = load_recipe(self.name)
         values = {key: getattr(self, key) for key in self._experiment_fields()}

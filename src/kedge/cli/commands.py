@@ -5,6 +5,7 @@ fast.
 """
 
 from kedge.cli.bench import Bench
+from kedge.cli.compare import Compare
 from kedge.cli.data import Inspect, Pack
 from kedge.cli.evaluate import Evaluate
 from kedge.cli.export import Export
@@ -27,6 +28,7 @@ COMMANDS = {
     "export": Export,
     "data inspect": Inspect,
     "data pack": Pack,
+    "data compare": Compare,
     "report": Report,
     "recipes": Recipes,
     "paper": Paper,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tyro.conf import Positional
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import Data, ImageSize, as_json, option, say
+from kedge.cli.arguments import Data, ImageSize, Json, ReadingArguments, as_json, option, say
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
+    from kedge.data.delivery import Delivery
     from kedge.data.index import ImageIndex
     from kedge.data.inspect import Inspection
 
@@ -44,17 +44,25 @@ class Inspect:
 
     data: Positional[Data]
     all: bool = False
-    """Decode every image, not only 10,000, to find every damaged image and every exact copy."""
-    format: Literal["table", "json"] = "table"
-    """A table for people, or one JSON object for programs."""
+    """Decode every image, not only 10,000, to find every damaged image and every copy."""
+    strict: Annotated[
+        FlagCreatePairsOff[bool],
+        arg(help="End with 1 if there is any problem that can spoil a model."),
+    ] = False
+    reading: ReadingArguments = field(default_factory=ReadingArguments)
+    json: Json = False
 
     def run(self, console: Console) -> None:
+        from kedge.data.remarks import refuse_problems
+
         with progress.display():
-            inspection = _inspection(self.data, self.all)
-        if self.format == "json":
+            inspection = _inspection(self.reading.delivery(self.data), self.all)
+        if self.json:
             print(as_json(inspection.to_dict(), indent=1))
         else:
             _show(console, inspection)
+        if self.strict:
+            refuse_problems(self.data, inspection.remarks)
 
 
 @dataclass(frozen=True)
@@ -75,27 +83,27 @@ class Pack:
     """What to take of an image that is not square: the centre square, or all of it, distorted."""
     exclude: Annotated[tuple[str, ...], option("CLASS ...", "none")] = ()
     """Classes to leave out, such as BACKGROUND_Google."""
+    reading: ReadingArguments = field(default_factory=ReadingArguments)
 
     def run(self, console: Console) -> None:
-        from kedge.data.open import is_embedded, is_packed_file, open_images
+        from kedge.data.open import is_embedded, is_packed_file, open_images, open_index
         from kedge.data.pack import pack_images
         from kedge.data.parallel_decode import infer_spec
-        from kedge.data.readers import read_index
+        from kedge.data.remarks import kind_of, tell
 
         path = Path(self.data)
         if is_packed_file(path) or is_embedded(self.data):
             open_images(self.data)  # raises if it is damaged
             raise KedgeError(f"{self.data}: these images are already packed.")
         with progress.display():
-            index = _excluded(read_index(path), self.exclude)
+            index = _excluded(open_index(self.reading.delivery(path)), self.exclude)
             channels = {"auto": None, "grey": 1, "colour": 3}[self.channels]
             spec = infer_spec(index, self.image_size, channels, self.resize)
             out = self.out or Path(f"{_stem(path)}-{spec.image_size}px.images")
             existed = out.exists()
             table = pack_images(index, spec, out)
-        remarks = _about(out).get("remarks", [])
-        for remark in map(str, remarks) if isinstance(remarks, list) else ():
-            print(f"kedge: {printable(remark, one_line=True)}.", file=sys.stderr)
+            names = [remark for remark in index.remarks if kind_of(remark) == "name"]
+            tell(path, (*names, *table.remarks))
         size, side = format_bytes(out.stat().st_size), table.image_size
         counts = f"{len(table):,} images of {len(table.classes):,} classes"
         earlier = ", packed earlier" if existed else ""
@@ -127,21 +135,22 @@ def _about(path: Path) -> dict[str, object]:
     return load_tensors(path, "packed image file")[0]
 
 
-def _inspection(data: str, everything: bool) -> Inspection:
+def _inspection(delivery: Delivery, everything: bool) -> Inspection:
     from kedge.data.inspect import inspect_index, inspect_table
-    from kedge.data.open import is_packed_file, open_images
-    from kedge.data.readers import read_index
+    from kedge.data.open import is_packed_file, open_index, open_table, settle_names
 
-    path = Path(data)
-    if path.is_file() and is_packed_file(path):
-        return inspect_table(open_images(path), _about(path), path.stat().st_size)
-    if path.exists():
-        return inspect_index(read_index(path), everything)
-    table = open_images(data)  # embedded, or raises
-    return inspect_table(table, {}, table.images.numel())
+    table, path = open_table(delivery), Path(delivery.images)
+    if table is None:
+        return inspect_index(open_index(delivery), everything)
+    table = settle_names(delivery, table)
+    if is_packed_file(path):
+        return inspect_table(table, _about(path), path.stat().st_size)
+    return inspect_table(table, {}, table.images.numel())  # embedded
 
 
 def _show(console: Console, found: Inspection) -> None:
+    from kedge.data.remarks import list_lines
+
     spec, colour = found.spec, "grey" if found.spec.n_channels == 1 else "colour"
     packed = f"{spec.image_size} px, {colour}{', inverted' if spec.inverted else ''}"
     parts = (
@@ -164,12 +173,9 @@ def _show(console: Console, found: Inspection) -> None:
     seen = f"{found.n_seen:,} of the images were examined; --all examines each"
     if found.n_seen >= found.n_images:
         seen = "all images were examined"
-    say(
-        console,
-        f"  Problems and remarks ({seen}):" if found.remarks else f"  No problems found ({seen}).",
-    )
-    for remark in found.remarks:
-        say(console, f"  - {printable(remark, one_line=True)}.")
+    counts, *remarks = list_lines(found.remarks)
+    for line in (f"{found.path}: {counts} ({seen})", *remarks):
+        say(console, line)
 
 
 def _per_class(found: Inspection) -> str:

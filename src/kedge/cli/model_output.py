@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 
 from kedge import api
-from kedge.cli.arguments import say, validation_text
+from kedge.cli.arguments import as_json, say, validation_text
+from kedge.data.delivery import Delivery
 from kedge.errors import KedgeError
 from kedge.methods.base import Memory
 from kedge.methods.registry import method_names, parse_method
 from kedge.models.model import Model
+from kedge.report.outcome import outcome_sentence, outcome_table
+from kedge.report.render import to_rich
 from kedge.training.checkpoint import is_checkpoint_of
-from kedge.utils import progress
-from kedge.utils.atomic_io import exclusive, load_tensors, save_tensors, sibling
+from kedge.utils import distributed, progress
+from kedge.utils.atomic_io import (
+    exclusive,
+    load_tensors,
+    save_tensors,
+    sibling,
+    write_on_this_rank,
+)
 from kedge.utils.text import format_bytes
 
 
@@ -32,8 +43,9 @@ def check_save_memory(method: str | None) -> None:
 
 
 @contextmanager
-def lock_output(out: Path) -> Iterator[Path]:
-    """Lock the file of a new model; gives the file with the state of its training."""
+def lock_output(out: Path, picture: bool) -> Iterator[Path]:
+    """Lock the file of a new model; gives the file with the state of its training. Raises if one
+    of the files to be written exists; `picture` says whether there will be one."""
     with exclusive(out.parent, f".{out.name}.lock", file=out):
         checkpoint = sibling(out, f"{out.name}.training")
         if is_checkpoint_of(out, checkpoint):
@@ -44,19 +56,77 @@ def lock_output(out: Path) -> Iterator[Path]:
                 raise KedgeError(
                     f"{path}: already exists and is not overwritten; choose another --out."
                 )
+        if picture and not _may_draw(picture_path(out)):
+            raise KedgeError(
+                f"{picture_path(out)}: already exists, is no picture of {out.name} and is not "
+                "overwritten; move it away, or draw no picture with --no-picture."
+            )
         yield checkpoint
 
 
-def finish(console: Console, model: Model, out: Path, checkpoint: Path) -> None:
-    """Write the model, delete the checkpoint and print the result."""
+def finish(
+    console: Console, model: Model, out: Path, checkpoint: Path, *, picture: bool, json: bool
+) -> None:
+    """Write the picture and the model, delete the checkpoint and print what the round did."""
+    # The model last: where it exists, a killed command has written everything.
+    drawn = picture and _draw_picture(model, picture_path(out))
     model.save(out)
     checkpoint.unlink(missing_ok=True)
     entry = model.lineage[-1]
+    if json:
+        about = {"file": str(out), "known_classes": len(model.classes), **asdict(entry)}
+        about["picture"] = str(picture_path(out)) if drawn else None
+        about["memory"] = str(memory_path(out)) if memory_path(out).exists() else None
+        print(as_json(about, indent=1))
+        return
     say(
         console,
         f"{out}: round {entry.round} ({entry.method}), {len(model.classes)} classes known; "
         + validation_text(entry.val_accuracy, entry.best_epoch),
     )
+    if (table := outcome_table(entry)) is not None:
+        console.print(to_rich(table))
+        say(console, outcome_sentence(entry))
+    if drawn:
+        say(console, f"{picture_path(out)}: the same as a picture")
+
+
+def _draw_picture(model: Model, path: Path) -> bool:
+    """Draw what the rounds of a model did; False if it was not measured, or cannot be written,
+    which is no reason to lose the model."""
+    from kedge.report.outcome_figures import model_picture
+    from kedge.report.style import encode
+
+    figure = model_picture(model.lineage)
+    if figure is None:
+        return False
+    if not _may_draw(path):  # it has come while the round trained
+        progress.note(f"{path}: already exists and is not overwritten, so no picture was drawn")
+        return False
+    about = {"Software": "kedge", "Title": path.stem}
+    try:
+        if distributed.rank() == 0:
+            content = encode(figure, "png", metadata=about)
+            write_on_this_rank(path, lambda part: part.write_bytes(content))
+    except KedgeError as error:
+        progress.note(f"{path}: no picture was drawn ({error.__cause__ or error})")
+        return False
+    return True
+
+
+def _may_draw(path: Path) -> bool:
+    """Whether there is no file here, or a picture that kedge drew of a model of this name."""
+    if not path.exists():
+        return True
+    try:
+        with Image.open(path) as image:
+            return (image.info.get("Software"), image.info.get("Title")) == ("kedge", path.stem)
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return False
+
+
+def picture_path(model: Path) -> Path:
+    return model.with_name(f"{model.name}.png")
 
 
 def memory_path(model: Path) -> Path:
@@ -81,7 +151,7 @@ def load_memory(file: Path, model: Model) -> tuple[str, Memory]:
 
 
 def save_memory(
-    model: Model, data: str, method: str, before: Memory | None, seed: int, out: Path
+    model: Model, data: Delivery, method: str, before: Memory | None, seed: int, out: Path
 ) -> None:
     """Save what the method keeps of the images, if anything, beside the new model."""
     kept = api.remember(model, data, method=method, before=before, seed=seed)

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +17,15 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, OwnBackbone, Support, as_json, check_choice, load_model
+from kedge.cli.arguments import (
+    ModelFile,
+    OwnBackbone,
+    ReadingArguments,
+    Support,
+    as_json,
+    check_choice,
+    load_model,
+)
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import printable
@@ -62,15 +70,21 @@ class Predict:
     format: Literal["table", "json", "csv"] = "table"
     """A table for people; for programs one JSON object per line, or CSV with one row per class."""
     backbone: OwnBackbone = None
+    reading: ReadingArguments = field(default_factory=ReadingArguments)
 
     def run(self, console: Console) -> None:
-
         if self.top < 1:
             raise KedgeError(f"--top is {self.top}: it must be at least 1.")
+        if self.support is None and self.reading != ReadingArguments():
+            raise KedgeError(
+                "--classes and --same-class say how --support is read; give --support, or leave "
+                "them out."
+            )
         model = load_model(self.model, self.backbone)
         with progress.display():
             files = _files(self.images)
-            classifier = model.classifier(self.support, known=self.include_known or None)
+            support = None if self.support is None else self.reading.delivery(self.support)
+            classifier = model.classifier(support, known=self.include_known or None)
             check_choice(classifier, self.support or self.model)
             unreadable: dict[str, str] = {}
             predictions = _predictions(classifier, files, self.top, unreadable)

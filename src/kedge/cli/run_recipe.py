@@ -15,7 +15,8 @@ from kedge.experiments.experiment import Experiment, check_experiment
 from kedge.experiments.recipes import Recipe
 from kedge.experiments.records import Record, RecordSet
 from kedge.experiments.runner import run_experiment
-from kedge.report import is_report, write_record_set
+from kedge.report.page import is_report
+from kedge.report.record_report import write_record_set
 from kedge.utils import progress
 
 RESULT = ("record.json", "recipe.json")

@@ -2,90 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from kedge.cli.arguments import ModelFile, as_json, say, validation_text
+from kedge.cli.arguments import Json, ModelFile, as_json, say, validation_text
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kedge.models.model_file import ModelContents
+    from kedge.models.model_file import LineageEntry
 
 N_LISTED = 10  # classes
-SCRATCH = ("conv4", "resnet12", "resnet12-wide")  # networks that have a width
 TRAINED = {"none": "nothing trained", "head": "the head trained", "last": "the last layers trained"}
 
 
 @dataclass(frozen=True)
 class Show:
-    """Describe a model: its rounds, the classes it knows, its network and its settings."""
+    """Describe a model: its rounds and what they did, its classes, its network and its settings.
+
+    'kedge report MODEL' writes the same as a page, with figures.
+    """
 
     model: Positional[ModelFile]
     all: FlagCreatePairsOff[bool] = False
-    """List every class, not a few of them."""
-    format: Literal["table", "json"] = "table"
-    """For people, or one JSON object for programs, which lists every class."""
+    """List every class, with the round that it was learned in and the number of images that its
+    mean was computed from."""
+    json: Json = False
 
     def run(self, console: Console) -> None:
         from kedge.models import model_file
-        from kedge.models.model import Model
+        from kedge.report.model_summary import describe_model
 
         contents = model_file.read(self.model)
-        if contents.own_backbone:  # its code is not needed to describe the rest
-            n_weights = contents.n_weights
-        else:
-            n_weights = sum(weight.numel() for weight in Model.load(self.model).weights().values())
-        about = describe(self.model, contents, n_weights)
-        if self.format == "json":
+        about = describe_model(self.model, contents)
+        if self.json:
             print(as_json(about, indent=1))
         else:
-            _show(console, about, self.all)
+            _show(console, about)
+            _show_history(console, contents.lineage)
+            _show_classes(console, about, self.all)
 
 
-def describe(file: Path, model: ModelContents, n_weights: int) -> dict[str, Any]:
-    config, anchors = model.config, model.anchors
-    status = file.stat()
-    return {
-        "file": str(file),
-        "bytes": status.st_size,
-        "written": datetime.fromtimestamp(status.st_mtime).astimezone().isoformat("T", "seconds"),
-        "input": {
-            "image_size": config.image_size,
-            "colour": config.n_channels == 3,
-            "fit": config.resize,
-            "inverted": config.inverted,
-            "interpolation": config.interpolation,
-        },
-        "backbone": asdict(config.backbone),
-        "pretrained": None if config.pretrained is None else asdict(config.pretrained),
-        "frozen": list(config.frozen),
-        "weights": n_weights,
-        "features": config.n_features,
-        "head": asdict(config.head),
-        "anchors": {
-            "number": len(anchors),
-            "length": anchors.shape[1],
-            "bytes": anchors.numel() * anchors.element_size(),
-        },
-        "places": model.class_means is not None,
-        "lineage": [asdict(entry) for entry in model.lineage],
-        "classes": list(model.classes),
-    }
+def _show(console: Console, about: dict[str, Any]) -> None:
+    from kedge.report.model_summary import network_name
 
-
-def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
-    image, backbone, head, anchors = (about[k] for k in ("input", "backbone", "head", "anchors"))
+    image, head, anchors = (about[k] for k in ("input", "head", "anchors"))
     side, colour = image["image_size"], "colour" if image["colour"] else "grey"
     square = "cropped to the centre square" if image["fit"] == "crop" else "stretched to a square"
     inverted = ", inverted" if image["inverted"] else ""
-    size, network = format_bytes(about["bytes"]), _network(backbone, about["pretrained"])
+    size, network = format_bytes(about["bytes"]), _text(network_name(about))
     written = about["written"][:16].replace("T", " ")
     lines = {
         "file": f"{about['file']}, {size}, written {written}",
@@ -102,16 +73,6 @@ def _show(console: Console, about: dict[str, Any], everything: bool) -> None:
     for entry in about["lineage"]:
         say(console, f"round {entry['round']:<2} {_round(entry)}")
         say(console, f"{'':8} {_settings(entry['config'])}")
-    rounds = (entry for entry in about["lineage"] if _trains(entry["config"]))
-    trained = {name for entry in rounds for name in entry["classes"]}
-    _show_classes(console, about["classes"], trained, everything)
-
-
-def _network(backbone: dict[str, Any], origin: dict[str, str] | None) -> str:
-    name = backbone["backbone"]
-    if name == "custom":
-        return "your own" if origin is None else f"your own: {_text(origin['architecture'])}"
-    return f"{name} of width {backbone['width']}" if name in SCRATCH else name
 
 
 def _origin(origin: dict[str, str] | None, frozen: list[str]) -> str:
@@ -171,16 +132,32 @@ def _settings(config: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _show_classes(
-    console: Console, classes: list[str], trained: set[str], everything: bool
-) -> None:
-    names = [_text(name) for name in classes]
+def _show_history(console: Console, lineage: Sequence[LineageEntry]) -> None:
+    """What each round did, if it was measured."""
+    from kedge.report.outcome import history_table, outcome_sentence
+    from kedge.report.render import to_rich
+
+    if (table := history_table(lineage)) is not None:
+        say(console, "")
+        console.print(to_rich(table))
+        if lineage[-1].outcome is not None:
+            say(console, f"Round {lineage[-1].round}: {outcome_sentence(lineage[-1])}\n")
+
+
+def _show_classes(console: Console, about: dict[str, Any], everything: bool) -> None:
+    classes = about["classes"]
     if everything:
-        for name in names:
-            say(console, name)
+        grid = Table.grid(Column(overflow="fold"), Column(), Column(), padding=(0, 2))
+        for each in classes:
+            images = "" if each["images"] is None else pluralize(each["images"], "image")
+            grid.add_row(Text(_text(each["name"])), f"round {each['round']}", images)
+        console.print(grid)
         return
+    rounds = (entry for entry in about["lineage"] if _trains(entry["config"]))
+    trained = {name for entry in rounds for name in entry["classes"]}
+    names = [_text(each["name"]) for each in classes]
     more = f", … (--all lists the other {len(names) - N_LISTED})" if names[N_LISTED:] else ""
-    rest = sum(name not in trained for name in classes)
+    rest = sum(each["name"] not in trained for each in classes)
     note = f" ({rest} by their anchors alone, not trained on)" if rest else ""
     count, listed = pluralize(len(names), "class", "classes"), ", ".join(names[:N_LISTED])
     say(console, f"{count} known{note}: {listed}{more}")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import ImageSize, option, say
+from kedge.cli.arguments import ImageSize, Json, as_json, option, say
 from kedge.cli.bench import SMALL
 from kedge.config import BackboneConfig, EpisodeShape
 from kedge.errors import KedgeError
@@ -36,8 +35,7 @@ class Speed:
     """Time for each measurement."""
     out: Annotated[Path | None, option("FILE", "none")] = None
     """Also write the record to this file, as JSON; an existing one is never overwritten."""
-    format: Literal["table", "json"] = "table"
-    """A table for people, or the record as JSON."""
+    json: Json = False
 
     def run(self, console: Console) -> None:
         if self.out is not None and self.out.exists():
@@ -51,11 +49,11 @@ class Speed:
             load_compiler_in_background()
             table = open_images(self.data, self.image_size)
             record = measure(table, self.backbone, self.episode, self.seconds)
-        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        text = as_json(record, indent=1)
         if self.out is not None:
-            write_text_atomically(self.out, text)
-        if self.format == "json":
-            print(text, end="")
+            write_text_atomically(self.out, f"{text}\n")
+        if self.json:
+            print(text)
         else:
             show(console, record)
 

@@ -8,7 +8,17 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional
 
-from kedge.cli.arguments import Data, NewModelFile, TrainArguments, Validation, option
+from kedge.cli.arguments import (
+    Data,
+    Json,
+    NewModelFile,
+    Picture,
+    ReadingArguments,
+    Strict,
+    TrainArguments,
+    Validation,
+    option,
+)
 from kedge.utils import progress
 
 
@@ -35,6 +45,10 @@ class Train:
             "needs nothing but the model.",
         ),
     ] = None
+    strict: Strict = False
+    picture: Picture = True
+    json: Json = False
+    reading: ReadingArguments = field(default_factory=ReadingArguments)
     training: TrainArguments = field(default_factory=TrainArguments)
 
     def run(self, console: Console) -> None:
@@ -42,9 +56,11 @@ class Train:
         from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
 
         check_save_memory(self.save_memory)
-        with progress.display(), lock_output(self.out) as checkpoint:
+        with progress.display(), lock_output(self.out, self.picture) as checkpoint:
             options = asdict(self.training)
-            model = api.train(self.data, val=self.val, checkpoint=checkpoint, **options)
+            data = self.reading.delivery(self.data, self.strict)
+            model = api.train(data, val=self.val, checkpoint=checkpoint, **options)
             if self.save_memory is not None:
-                save_memory(model, self.data, self.save_memory, None, options["seed"], self.out)
-            finish(console, model, self.out, checkpoint)
+                save_memory(model, data, self.save_memory, None, options["seed"], self.out)
+            how = {"picture": self.picture, "json": self.json}
+            finish(console, model, self.out, checkpoint, **how)

@@ -10,10 +10,14 @@ from tyro.conf import Positional
 
 from kedge.cli.arguments import (
     Data,
+    Json,
     ModelFile,
     NewModelFile,
     OwnBackbone,
+    Picture,
+    ReadingArguments,
     RoundArguments,
+    Strict,
     Validation,
     load_model,
     option,
@@ -56,6 +60,10 @@ class Update:
     ] = None
     val: Validation = None
     backbone: OwnBackbone = None
+    strict: Strict = False
+    picture: Picture = True
+    json: Json = False
+    reading: ReadingArguments = field(default_factory=ReadingArguments)
     training: RoundArguments = field(default_factory=RoundArguments)
 
     def run(self, console: Console) -> None:
@@ -69,7 +77,7 @@ class Update:
         method = self.method or default_method(model)
         save_for = self.save_memory or method
         options = asdict(self.training) | {"method": self.method, "val": self.val}
-        with progress.display(), model_output.lock_output(self.out) as checkpoint:
+        with progress.display(), model_output.lock_output(self.out, self.picture) as checkpoint:
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
                 kept if model_output.method_name(each) == owner else {}
@@ -78,12 +86,14 @@ class Update:
             saving = parse_method(save_for).alignment
             if before and not memory and saving is not None:  # else `api.update` checks it
                 saving.check_memory(before, model)
-            updated = api.update(model, self.data, checkpoint=checkpoint, memory=memory, **options)
+            data = self.reading.delivery(self.data, self.strict)
+            updated = api.update(model, data, checkpoint=checkpoint, memory=memory, **options)
             seed = self.training.seed
-            model_output.save_memory(updated, self.data, save_for, before, seed, self.out)
+            model_output.save_memory(updated, data, save_for, before, seed, self.out)
             if owner and not before:
                 progress.note(
                     f"{model_output.memory_path(self.model)}: the memory of {owner} is not carried "
                     f"over to the new model; '--save-memory {owner}' would do that"
                 )
-            model_output.finish(console, updated, self.out, checkpoint)
+            how = {"picture": self.picture, "json": self.json}
+            model_output.finish(console, updated, self.out, checkpoint, **how)

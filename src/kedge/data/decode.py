@@ -15,17 +15,17 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 ResizeMode = Literal["crop", "stretch"]
 Interpolation = Literal["bicubic", "bilinear", "lanczos", "nearest"]
 # An image before decoding; arrays are height, width[, 3], uint8, RGB. A new kind (a crop, say) is
 # handled in `decode` and `read_header` here, and where images are hashed to find copies.
 RawImage = Path | bytes | np.ndarray
-FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _UNSUPPORTED = """
-    heic heif hif avif jxl jxr mpo ico icns cur tga pcx svg svgz eps psd psb xcf exr hdr dds dcm
-    raw dng cr2 cr3 crw nef nrw arw sr2 srf srw orf rw2 raf pef rwl 3fr iiq x3f
+    heic heics heif heifs hif avif jxl jxr mpo ico icns cur tga pcx svg svgz eps psd psb xcf exr hdr
+    dds dcm raw dng cr2 cr3 crw nef nrw arw sr2 srf srw orf rw2 raf pef rwl 3fr iiq x3f
 """
 _NOT_IMAGES = """
     readme license licence copying copyright notice authors changelog labels classes makefile
@@ -33,6 +33,9 @@ _NOT_IMAGES = """
 """
 UNSUPPORTED_TYPES = frozenset(_UNSUPPORTED.split())  # image types that Pillow does not read here
 NOT_IMAGES = frozenset((*_NOT_IMAGES.split(), "icon\r"))  # known files without a suffix
+HEIF_TYPES = ("heic", "heics", "heif", "heifs", "hif")
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+NEEDS_HEIF = "HEIC: pip install 'kedge[heif]' to read it"
 # Larger images are refused: some files are made to exhaust memory. Transparency needs two copies.
 MOST_PIXELS, MOST_TRANSPARENT = 50_000_000, 25_000_000
 ARRAY_MODES = {2: "L", 3: "RGB"}  # Pillow's mode by the number of axes
@@ -143,16 +146,48 @@ def looks_like_unsupported_image(name: str) -> bool:
     return suffix in UNSUPPORTED_TYPES and not looks_like_image(name)
 
 
+def is_heif_name(name: str) -> bool:
+    """Whether a file's suffix is one of HEIC, the photographs of many telephones."""
+    return name.rpartition(".")[2].lower() in HEIF_TYPES
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """The formats that can be read here: HEIF needs a package that not everybody has."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        pass
+    else:
+        register_heif_opener()
+    Image.init()
+    return tuple(format for format in FORMATS if format in Image.OPEN)
+
+
 @functools.cache
 def _suffixes() -> frozenset[str]:
-    registered = Image.registered_extensions().items()
-    return frozenset(suffix for suffix, format in registered if format in FORMATS)
+    formats, registered = _formats(), Image.registered_extensions().items()
+    return frozenset(suffix for suffix, format in registered if format in formats)
 
 
 def _open(raw: RawImage) -> Image.Image:
     if isinstance(raw, np.ndarray):
         return Image.fromarray(np.ascontiguousarray(raw))
-    return Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw, formats=FORMATS)
+    try:
+        return Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else raw, formats=_formats())
+    except UnidentifiedImageError:
+        if "HEIF" not in _formats() and _is_heif(raw):
+            raise ValueError(NEEDS_HEIF) from None
+        raise
+
+
+def _is_heif(raw: Path | bytes) -> bool:
+    """Whether a file begins like HEIC, whatever its name: telephones call it .jpg, too."""
+    start = raw[:12] if isinstance(raw, bytes) else b""
+    if isinstance(raw, Path):
+        with open(raw, "rb") as file:
+            start = file.read(12)
+    return start[4:8] == b"ftyp" and start[8:12] in HEIF_BRANDS
 
 
 def bit_depth(image: Image.Image) -> int:

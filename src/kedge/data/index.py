@@ -19,8 +19,9 @@ from jaxtyping import Int64, UInt8
 from kedge.data.decode import RawImage, looks_like_image
 from kedge.data.files.file_tree import FileTree
 from kedge.data.files.parquet_file import holds_images, is_parquet
+from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError, require
-from kedge.utils.text import first_example, normalize_name, pluralize, skipped_remark
+from kedge.utils.text import display_name, first_example, normalize_name, pluralize
 
 PART_NAMES = {  # usual names of the parts of a split → ours
     **dict.fromkeys(("train", "training"), "train"),
@@ -58,9 +59,10 @@ class ImageIndex:
     stamp: str  # changes when the data on disk change
     parts: tuple[str, ...] = ()  # of the data set's own split: "train", "val", "test"
     part: UInt8[np.ndarray, " n_or_none"] = field(default_factory=lambda: np.zeros(0, np.uint8))
-    remarks: tuple[str, ...] = ()  # problems that users should know of
+    remarks: tuple[str, ...] = ()  # what users should know; see data/remarks.py
     image_size: int | None = None  # the usual size of this data set
     inverted: bool = False  # drawn dark on white, but usually shown white on dark
+    empty_classes: tuple[str, ...] = ()  # of which there is no image
 
     def __post_init__(self) -> None:
         path, labels, n, n_classes = self.path, self.labels, len(self.images), len(self.classes)
@@ -100,11 +102,28 @@ class ImageIndex:
         """The remarks, and one on a class that looks like a background."""
         for name in self.classes:
             if name.lower() in BACKGROUND:
-                return *self.remarks, (
+                what = (
                     f"{name} looks like a background, not a class; leave it out with 'kedge data "
                     f"pack' and --exclude {name}"
                 )
+                return *self.remarks, Remark(what, "label")
         return self.remarks
+
+    def rename(self, names: Sequence[str]) -> ImageIndex:
+        """The index with other class names; classes that get the same name are one class."""
+        classes, new_labels = np.unique(np.array(names, dtype=object), return_inverse=True)
+        stamp = hashlib.sha256("\0".join((self.stamp, *names)).encode()).hexdigest()
+        labels = new_labels.reshape(-1)[self.labels]
+        empty = tuple(name for name in self.empty_classes if name not in set(names))
+        return replace(
+            self, classes=tuple(classes), labels=labels, stamp=stamp, empty_classes=empty
+        )
+
+    def short_name(self, i: int) -> str:
+        """The name of an image for messages about this data set: its path within it."""
+        name = self.images.name(i)
+        within = name.removeprefix(f"{self.path}/")
+        return display_name(name.removeprefix(f"{self.path.parent}/") if within == name else within)
 
     def classes_of(self, part: str) -> tuple[str, ...]:
         """The classes with an image in a part of the split."""
@@ -250,7 +269,7 @@ def unread_remarks(tree: FileTree, form: str, known: Collection[str]) -> tuple[s
     images = [name for name in others if looks_like_image(name)]
     parquet = [name for name in others if is_parquet(name) and _may_hold_images(tree, name)]
     kinds = ((images, "image"), (parquet, "Parquet file"))
-    return tuple(remark for names, kind in kinds for remark in skipped_remark(names, kind, reason))
+    return tuple(remark for names, kind in kinds for remark in lost(names, kind, reason))
 
 
 def _may_hold_images(tree: FileTree, name: str) -> bool:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kedge.data.copies import Signatures, copy_remarks
 from kedge.data.decode import ImageHeader, ImageSpec, RawImage, read_header
-from kedge.data.decode_worker import DAMAGED, decode_each
+from kedge.data.decode_worker import decode_each
 from kedge.data.index import ImageIndex, evenly_spaced
-from kedge.data.pack import DuplicateCounter, PackJob
+from kedge.data.pack import PackJob
 from kedge.data.parallel_decode import batches, infer_spec, map_batches
+from kedge.data.remarks import Remark, few_images, problems, worst_first
 from kedge.data.table import ImageTable
 from kedge.utils import progress
 from kedge.utils.text import pluralize
@@ -52,50 +55,65 @@ class Inspection:
     n_bytes: int  # packed
     n_seen: int  # examined images
     parts: tuple[PartSummary, ...] = ()
-    remarks: tuple[str, ...] = ()  # problems
+    remarks: tuple[str, ...] = ()  # the worst first
 
     def to_dict(self) -> dict[str, Any]:
         """As printed in JSON, where the spec is called "look"."""
-        fields = asdict(self) | {"spec": self.spec.to_dict()}
+        fields = asdict(self) | {"spec": self.spec.to_dict(), "problems": problems(self.remarks)}
         return {"look" if name == "spec" else name: value for name, value in fields.items()}
 
 
 class _Examined(NamedTuple):
-    """One image after decoding."""
+    """Images of a batch after decoding."""
 
-    header: ImageHeader | None
-    digest: bytes  # of the undecoded image
-    problem: str  # why it cannot be read, or ""
+    headers: list[ImageHeader | None]
+    reasons: list[str]  # why an image cannot be read, or ""
+    signatures: Signatures
 
 
 def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
     """Decode some of the images, or all, and report on them."""
     spec = infer_spec(index)
     numbers = evenly_spaced(len(index), len(index) if everything else MOST_DECODED)
-    examined: list[_Examined] = []
+    headers: list[ImageHeader | None] = []
+    reasons: list[str] = []
+    signatures = Signatures(len(numbers))
     with progress.task("examining images", len(numbers)) as tick:
         raw = batches(index.images, numbers)
-        for done in map_batches(lambda batch: [_examine(x, spec) for x in batch.images], raw):
-            examined += done
-            tick(len(done))
-    headers = [each.header for each in examined if each.header is not None]
-    bad = [number for number, each in zip(numbers, examined, strict=True) if each.problem]
+        for done in map_batches(lambda batch: _examine(batch.images, spec), raw):
+            signatures.put(len(headers), done.signatures)
+            headers += done.headers
+            reasons += done.reasons
+            tick(len(done.headers))
+    bad = {number: reason for number, reason in zip(numbers, reasons, strict=True) if reason}
+    good = np.array([i for i, reason in enumerate(reasons) if not reason], np.int64)
     # Images that are known to be unreadable do not count.
-    counts = index.counts - np.bincount(index.labels[bad], minlength=len(index.classes))
-    remarks = [*index.all_remarks, *_part_remarks(index), *_count_remarks(counts, index.classes)]
+    counts = index.counts - np.bincount(index.labels[list(bad)], minlength=len(index.classes))
+    sizes = Counter(f"{h.width}×{h.height}" for h in headers if h is not None)
+    modes = Counter(h.mode for h in headers if h is not None)
+    readable = index.select(np.array(numbers)[good]) if len(good) else None
     return Inspection(
         str(index.path),
         index.form,
         len(index),
         len(index.classes),
         *_count_range(counts, index.classes),
-        sizes=dict(Counter(f"{h.width}×{h.height}" for h in headers).most_common()),
-        modes=dict(Counter(header.mode for header in headers).most_common()),
+        sizes=dict(sizes.most_common()),
+        modes=dict(modes.most_common()),
         spec=spec,
         n_bytes=PackJob(index, spec).n_bytes,
-        n_seen=len(examined),
+        n_seen=len(numbers),
         parts=_summarize_parts(index),
-        remarks=(*remarks, *_image_remarks(index, numbers, examined)),
+        remarks=worst_first(
+            (
+                *index.all_remarks,
+                *_unreadable_remark(index, bad, len(numbers)),
+                *(copy_remarks(readable, signatures.select(good), True) if readable else ()),
+                *_part_remarks(index),
+                *_count_remarks(counts, index.classes),
+                *_header_remarks(index, numbers, headers, spec),
+            )
+        ),
     )
 
 
@@ -103,9 +121,8 @@ def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> 
     """Report on packed images: remarks made when packing, and whether the file is unchanged."""
     _, n_channels, height, width = table.images.shape
     damaged = "the checksum does not match: the file was changed or damaged, pack it again"
-    counts, saved = table.counts.numpy(), metadata.get("remarks")
-    remarks = [] if table.pixel_fingerprint() == table.fingerprint else [damaged]
-    remarks += map(str, saved) if isinstance(saved, list) else ()
+    unchanged = table.pixel_fingerprint() == table.fingerprint
+    counts, remarks = table.counts.numpy(), () if unchanged else (Remark(damaged, "label"),)
     return Inspection(
         table.source,
         f"packed images of {metadata['source']}" if "source" in metadata else "packed images",
@@ -118,20 +135,23 @@ def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> 
         n_bytes=n_bytes,
         n_seen=len(table),
         parts=_summarize_parts(table),
-        remarks=(*remarks, *_count_remarks(counts, table.classes)),
+        remarks=worst_first((*remarks, *table.remarks, *_count_remarks(counts, table.classes))),
     )
 
 
-def _examine(image: RawImage, spec: ImageSpec) -> _Examined:
-    try:
-        image = image.read_bytes() if isinstance(image, Path) else image
-        content = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
-        digest = hashlib.blake2b(content, digest_size=16).digest()
-        header = read_header(image)
-    except Exception:  # Pillow's decoders raise anything on damaged files
-        return _Examined(None, b"", DAMAGED)
-    (result,) = decode_each([image], spec)
-    return _Examined(header, digest, result if isinstance(result, str) else "")
+def _examine(images: Sequence[RawImage], spec: ImageSpec) -> _Examined:
+    examined = _Examined([], [], Signatures(len(images)))
+    for row, image in enumerate(images):
+        header = None
+        with suppress(Exception):  # Pillow's decoders raise anything on damaged files
+            image = image.read_bytes() if isinstance(image, Path) else image
+            header = read_header(image)
+        (result,) = decode_each([image], spec)
+        if not isinstance(result, str):
+            examined.signatures.set(np.array([row]), result[None])
+        examined.headers.append(header)
+        examined.reasons.append(result if isinstance(result, str) else "")
+    return examined
 
 
 def _count_range(counts: np.ndarray, classes: tuple[str, ...]) -> tuple[int, float, int, str, str]:
@@ -164,32 +184,43 @@ def _part_remarks(index: ImageIndex) -> list[str]:
 
 
 def _count_remarks(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
-    n_few, fewest = int((counts < ENOUGH_IMAGES).sum()), int(counts.argmin())
-    return [
-        f"{pluralize(n_few, 'class has', 'classes have')} fewer than the {ENOUGH_IMAGES} images "
-        f"that 5 shots and 15 queries need, the smallest is '{classes[fewest]}' "
-        f"({counts[fewest]}): 'kedge train' adapts to it, 'kedge bench' needs --n-shot or --n-query"
-    ] * (n_few > 0)
+    advice = "'kedge train' adapts to it, 'kedge bench' needs --n-shot or --n-query"
+    few = few_images(counts.tolist(), classes, ENOUGH_IMAGES)
+    return [f"{text}, for 5 shots and 15 queries: {advice}" for text in few]
 
 
-def _image_remarks(index: ImageIndex, numbers: list[int], examined: list[_Examined]) -> list[str]:
-    remarks, duplicates = [], DuplicateCounter()
-    bad = [(i, each.problem) for i, each in zip(numbers, examined, strict=True) if each.problem]
-    if bad:
-        remarks.append(
-            f"{len(bad)} of {pluralize(len(examined), 'image')} cannot be read and will be left "
-            f"out, the first is {index.images.name(bad[0][0])} ({bad[0][1]})"
-        )
-    for i in np.argsort(index.labels[numbers], kind="stable"):
-        if examined[i].digest:
-            duplicates.add(int(index.labels[numbers[i]]), examined[i].digest)
-    remarks += duplicates.remarks(index.classes)
-    headers = [each.header for each in examined if each.header is not None]
-    modes = Counter(header.mode for header in headers).most_common()
+def _unreadable_remark(index: ImageIndex, bad: dict[int, str], n_seen: int) -> list[str]:
+    if not bad:
+        return []
+    first = min(bad)
+    what = (
+        f"{len(bad)} of {pluralize(n_seen, 'image')} cannot be read and will be left out, the "
+        f"first is {index.images.name(first)} ({bad[first]})"
+    )
+    return [Remark(what, "lost")]
+
+
+def _header_remarks(
+    index: ImageIndex, numbers: list[int], headers: list[ImageHeader | None], spec: ImageSpec
+) -> list[str]:
+    remarks, seen = [], [header for header in headers if header is not None]
+    modes = Counter(header.mode for header in seen).most_common()
     if len(modes) > 1:
         listed = ", ".join(f"{n} {mode}" for mode, n in modes)
         remarks.append(f"images of several modes ({listed}): all are converted to one")
-    if turned := sum(header.turned for header in headers):
+    if turned := sum(header.turned for header in seen):
         were = pluralize(turned, "photograph was", "photographs were")
         remarks.append(f"{were} taken with a turned camera and turned upright")
+    sides = {
+        i: min(header.width, header.height)
+        for i, header in zip(numbers, headers, strict=True)
+        if header is not None
+    }
+    small = [i for i, side in sides.items() if 2 * side < spec.image_size]
+    if small:
+        least = min(small, key=lambda i: sides[i])
+        remarks.append(
+            f"{pluralize(len(small), 'image is', 'images are')} smaller than half of "
+            f"{spec.image_size} px, the smallest is {index.short_name(least)} ({sides[least]} px)"
+        )
     return remarks

@@ -12,8 +12,7 @@ import math
 import os
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from kedge.data.copies import Signatures
 from kedge.data.decode import ImageSpec
 from kedge.data.index import ImageIndex
 from kedge.data.packed_file import (
@@ -34,11 +34,17 @@ from kedge.data.packed_file import (
     header_entries,
     runs,
 )
-from kedge.data.parallel_decode import CHUNK, class_sorted_rows, decode_images, leave_out
+from kedge.data.parallel_decode import (
+    CHUNK,
+    class_sorted_rows,
+    decode_images,
+    delivery_remarks,
+    leave_out,
+)
+from kedge.data.remarks import remarks_to_json
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 from kedge.utils import atomic_io, progress
-from kedge.utils.text import pluralize
 
 DECODER_VERSION = 2  # increase when decoding an image gives other pixels than before
 JOURNAL_SECONDS = 2.0  # between two writes of the journal
@@ -230,14 +236,15 @@ def _complete(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
         file.writelines(blocks(LazyImages(opened, job.pixels_offset(len(index)), spec.shape, rows)))
     file.truncate(base + n * size)
     file.flush()
-    duplicates = DuplicateCounter()
+    signatures = Signatures(n)
 
     def pixels() -> Iterator[memoryview]:
-        labels = iter(readable.labels.tolist())
+        row = 0
         for block in blocks(LazyImages(opened, base, spec.shape, np.arange(n))):
             yield block
-            for start in range(0, len(block), size):
-                duplicates.add(next(labels), block[start : start + size])
+            images = np.frombuffer(block, np.uint8).reshape(-1, *spec.shape)
+            signatures.set(np.arange(row, row + len(images)), images)
+            row += len(images)
 
     labels, classes, parts = torch.from_numpy(readable.labels), readable.classes, index.parts
     part = torch.from_numpy(readable.part) if parts else None
@@ -252,7 +259,7 @@ def _complete(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
         "key": job.key,
         "form": index.form,
         "look": spec.to_dict(),
-        "remarks": [*index.all_remarks, *remarks, *duplicates.remarks(classes)],
+        **remarks_to_json(delivery_remarks(index, readable, remarks, signatures)),
         "unreadable": {index.images.name(i): journal.unreadable[i] for i in unreadable},
     }
     vectors = readable.labels.tobytes() + (readable.part.tobytes() if parts else b"")
@@ -266,36 +273,9 @@ def _header(job: PackJob, metadata: dict[str, Any], n: int) -> bytes:
     if not job.index.parts:
         del layout["part"]
     entries = header_entries(layout)
-    for dropped in ((), ("unreadable",), ("unreadable", "remarks")):
+    for dropped in ((), ("unreadable",), ("unreadable", "remarks", "remark_kinds")):
         kept = {key: value for key, value in metadata.items() if key not in dropped}
         text = json.dumps({"__metadata__": {"kedge": atomic_io.to_json(kept)}, **entries}).encode()
         if len(text) <= job.header_bytes:
             break
     return job.header_bytes.to_bytes(8, "little") + text.ljust(job.header_bytes)
-
-
-class DuplicateCounter:
-    """Counts images that equal an earlier one of their class. Images must come class by class."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()  # label → duplicates
-        self._label, self._seen = -1, set[bytes]()
-
-    def add(self, label: int, content: bytes | memoryview) -> None:
-        if label != self._label:
-            self._label, self._seen = label, set()
-        digest = hashlib.blake2b(content, digest_size=16).digest()
-        self._counts[label] += digest in self._seen
-        self._seen.add(digest)
-
-    def remarks(self, classes: Sequence[str]) -> list[str]:
-        counts = +self._counts  # without zeros
-        if not counts:
-            return []
-        copies = pluralize(counts.total(), "image is an exact copy", "images are exact copies")
-        where = f"in '{classes[counts.most_common(1)[0][0]]}'"
-        where = where if len(counts) == 1 else f"{len(counts)} classes, most {where}"
-        return [
-            f"{copies} of another of the same class ({where}): the same picture may then be a "
-            "support image and a query of one episode"
-        ]

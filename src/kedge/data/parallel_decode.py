@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
+from kedge.data.copies import Signatures, copy_remarks
 from kedge.data.decode import ImageSpec, RawImage, ResizeMode, ignore_size_warnings, read_header
 from kedge.data.decode_worker import DecodeResults, DecodeWorker, decode_each
 from kedge.data.index import ImageIndex, ImageSource, evenly_spaced
+from kedge.data.remarks import Remark, worst_first
 from kedge.data.table import ImageTable
 from kedge.errors import require
 from kedge.utils import progress
@@ -160,15 +162,15 @@ def decode_to_table(index: ImageIndex, spec: ImageSpec) -> ImageTable:
     """All images that can be decoded, as a table in memory."""
     rows = class_sorted_rows(index)
     pixels = np.empty((len(index), *spec.shape), dtype=np.uint8)
+    signatures = Signatures(len(index))
     unreadable: dict[int, str] = {}
     with progress.task("reading images", len(index)) as tick:
         for batch in decode_images(index.images, spec, range(len(index))):
             pixels[rows[batch.numbers]] = batch.pixels
+            signatures.set(rows[batch.numbers], batch.pixels)
             unreadable |= batch.unreadable
             tick(len(batch))
     readable, rows, remarks = leave_out(index, unreadable)
-    for remark in remarks:
-        progress.note_once(f"{index.path}: {remark}")
     return ImageTable(
         torch.from_numpy(pixels[rows] if unreadable else pixels),
         torch.from_numpy(readable.labels),
@@ -179,12 +181,26 @@ def decode_to_table(index: ImageIndex, spec: ImageSpec) -> ImageTable:
         resize=spec.resize,
         inverted=spec.inverted,
         interpolation=spec.interpolation,
+        remarks=delivery_remarks(index, readable, remarks, signatures.select(rows)),
+        empty_classes=(*index.empty_classes, *lost_classes(index, readable)),
     )
+
+
+def delivery_remarks(
+    index: ImageIndex, readable: ImageIndex, left_out: Sequence[str], signatures: Signatures
+) -> tuple[str, ...]:
+    """All remarks on images that have been decoded; `readable` are those that could be."""
+    return worst_first((*index.all_remarks, *left_out, *copy_remarks(readable, signatures)))
+
+
+def lost_classes(index: ImageIndex, readable: ImageIndex) -> list[str]:
+    """The classes of which no image could be decoded."""
+    return [name for name in index.classes if name not in set(readable.classes)]
 
 
 def leave_out(
     index: ImageIndex, unreadable: dict[int, str]
-) -> tuple[ImageIndex, Int64[np.ndarray, " good"], list[str]]:
+) -> tuple[ImageIndex, Int64[np.ndarray, " good"], list[Remark]]:
     """The other images sorted by class, their rows of a table of all images, and remarks."""
     order = np.argsort(index.labels, kind="stable")
     good = ~np.isin(order, list(unreadable))
@@ -197,10 +213,10 @@ def leave_out(
             f"{len(unreadable)} of {pluralize(len(index), 'image')} could not be read and "
             f"{'was' if len(unreadable) == 1 else 'were'} left out, the first is {first} ({reason})"
         )
-    if lost := [name for name in index.classes if name not in set(readable.classes)]:
+    if lost := lost_classes(index, readable):
         remarks.append(
             f"{pluralize(len(lost), 'class has', 'classes have')} no image that could be read and "
             f"{'was' if len(lost) == 1 else 'were'} left out: {', '.join(lost[:5])}"
             f"{', …' if len(lost) > 5 else ''}"
         )
-    return readable, np.flatnonzero(good), remarks
+    return readable, np.flatnonzero(good), [Remark(text, "lost") for text in remarks]

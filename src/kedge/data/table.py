@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kedge.data.decode import ImageSpec, Interpolation, ResizeMode
 from kedge.data.packed_file import LazyImages, blocks, fingerprint_of, read_packed, write_packed
+from kedge.data.remarks import remarks_from_json, remarks_to_json
 from kedge.errors import KedgeError, require
 from kedge.utils.text import normalize_name
 
@@ -36,6 +37,8 @@ class ImageTable:
     resize: ResizeMode = "crop"  # how images were made square; new ones must be treated alike
     inverted: bool = False  # whether dark and bright were exchanged
     interpolation: Interpolation = "bicubic"  # with which they were resized
+    remarks: tuple[str, ...] = ()  # problems and notes on what was read, the worst first
+    empty_classes: tuple[str, ...] = ()  # of which no image could be read
 
     def __post_init__(self) -> None:
         images, labels, part, n = self.images, self.labels, self.part, len(self.classes)
@@ -118,6 +121,17 @@ class ImageTable:
         part = None if self.part is None else self.part[rows]
         return replace(self, images=images, labels=labels, classes=classes, part=part, checksum="")
 
+    def rename(self, names: Sequence[str]) -> ImageTable:
+        """The table with other class names; classes that get the same name are one class."""
+        distinct = {name: label for label, name in enumerate(dict.fromkeys(names))}
+        labels = torch.tensor([distinct[name] for name in names])[self.labels]
+        labels, rows = torch.sort(labels, stable=True)
+        images, classes = self.images, tuple(distinct)
+        if not torch.equal(rows, torch.arange(len(rows))):
+            images = images.subset(rows) if isinstance(images, LazyImages) else self.take(rows)
+        part = None if self.part is None else self.part[rows]
+        return replace(self, images=images, labels=labels, classes=classes, part=part, checksum="")
+
     @classmethod
     def build(
         cls,
@@ -152,6 +166,8 @@ class ImageTable:
             "parts": self.parts,
             "look": self.image_spec.treatment(),
         }
+        if self.remarks:
+            metadata |= remarks_to_json(self.remarks)
         tensors = {"labels": self.labels} | ({} if self.part is None else {"part": self.part})
         write_packed(Path(path), tensors, self.images, metadata)
 
@@ -173,6 +189,7 @@ class ImageTable:
                 "stretch" if treatment.get("fit") == "stretch" else "crop",
                 treatment.get("inverted") is True,
                 interpolation if interpolation in get_args(Interpolation) else "bicubic",
+                remarks_from_json(saved),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise KedgeError(f"{path}: this packed image file lacks {error}.") from None

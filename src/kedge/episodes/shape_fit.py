@@ -56,6 +56,18 @@ def fit_shape(
     return ShapeFit(shots, best - as_range(shots)[1], usable)
 
 
+def lower_queries(
+    fit: ShapeFit, counts: Int64[np.ndarray, " _"], options: EpisodeOptions
+) -> ShapeFit:
+    """A fit in which every class of one pool takes part that has an image more than the shots,
+    with as many queries as the smallest of them has, unless their number is given."""
+    if options.n_query is not None:
+        return fit
+    shots = as_range(fit.n_shot)[1]
+    usable = np.flatnonzero(counts > shots)
+    return ShapeFit(fit.n_shot, min(fit.n_query, int(counts[usable].min()) - shots), (usable,))
+
+
 def fit_ways(
     options: EpisodeOptions,
     images_per_class: int,

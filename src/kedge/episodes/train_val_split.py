@@ -20,7 +20,13 @@ from kedge.data.open import open_images
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import check_pool
-from kedge.episodes.shape_fit import ShapeFit, explain_shape, fit_shape, fit_ways
+from kedge.episodes.shape_fit import (
+    ShapeFit,
+    explain_shape,
+    fit_shape,
+    fit_ways,
+    lower_queries,
+)
 from kedge.errors import KedgeError, require
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -79,11 +85,16 @@ def split_train_val(
 def select_test_pool(
     table: ImageTable, options: EpisodeOptions
 ) -> tuple[Pool, EpisodeShape, list[str]]:
-    """The pool and the shape of test episodes, and reasons where the shape is not the default."""
+    """The pool and the shape of test episodes, and reasons where the shape is not the default.
+
+    A class with few images lowers the number of queries rather than being left out.
+    """
     _require_classes(table, options)
-    fit = fit_shape([table.counts.numpy()], options, options.min_ways)
+    counts = table.counts.numpy()
+    fit = fit_shape([counts], options, options.min_ways)
     if fit is None:
         raise _too_few_images(table, options)
+    fit = lower_queries(fit, counts, options)
     pool = _pool("test", table, fit.usable[0])
     ways = fit_ways(options, fit.images_per_class, len(pool.classes), DEFAULT_SHAPE.ways[1])
     shape = EpisodeShape(ways, fit.n_shot, fit.n_query)
@@ -243,7 +254,12 @@ def _shuffled_rows(table: ImageTable, i: int, seed: int) -> Int64[Tensor, " _"]:
 
 
 def _few(table: ImageTable, fit: ShapeFit) -> str:
-    return f"few, since a class has {int(table.counts.numpy()[fit.usable[0]].min())} images"
+    counts, usable = table.counts.numpy(), fit.usable[0]
+    smallest = usable[counts[usable].argmin()]
+    which = (
+        "a class" if counts[usable].max() == counts[smallest] else f"'{table.classes[smallest]}'"
+    )
+    return f"few, since {which} has {counts[smallest]} images"
 
 
 def _left_out(table: ImageTable, fit: ShapeFit, purpose: str) -> list[str]:

@@ -6,11 +6,11 @@ key only, so that all methods are tested on the same ones and can be compared ep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from kedge.config import EpisodeShape
@@ -25,23 +25,29 @@ CHUNK_NUMEL = 16_000_000  # numbers in the features of one batch of episodes
 
 
 @torch.no_grad()
+def classify_queries(
+    head: Head, features: Float[Tensor, "positions d"], plan: EpisodeIndices
+) -> Iterator[tuple[Int64[Tensor, " m"], Int64[Tensor, "m queries"], Int64[Tensor, " queries"]]]:
+    """Some episodes of one shape at a time: their numbers, the way that each of their queries is
+    assigned to, and the way that it belongs to."""
+    for episodes, positions, n_shot in plan.by_shape():
+        _, k, n = positions.shape
+        chunk = max(1, CHUNK_NUMEL // (k * n * features.shape[1]))
+        targets = torch.arange(k, device=features.device).repeat_interleave(n - n_shot)
+        for numbers, part in zip(episodes.split(chunk), positions.split(chunk), strict=True):
+            z = features[part.to(features.device)]  # episodes, ways, images, d
+            representatives = head.fit(z[:, :, :n_shot])
+            logits = head.logits(z[:, :, n_shot:].flatten(1, 2), representatives)
+            yield numbers, logits.argmax(-1), targets
+
+
 def episode_accuracies(
     head: Head, features: Float[Tensor, "positions d"], plan: EpisodeIndices
 ) -> Float64[Tensor, " e"]:
     """Accuracy on the queries of each episode, in %."""
     accuracies = torch.empty(len(plan), dtype=torch.float64)
-    for episodes, positions, n_shot in plan.by_shape():
-        _, k, n = positions.shape
-        chunk = max(1, CHUNK_NUMEL // (k * n * features.shape[1]))
-        targets = torch.arange(k, device=features.device).repeat_interleave(n - n_shot)
-        parts = []
-        for part in positions.split(chunk):
-            z = features[part.to(features.device)]  # episodes, ways, images, d
-            representatives = head.fit(z[:, :, :n_shot])
-            logits = head.logits(z[:, :, n_shot:].flatten(1, 2), representatives)
-            correct = logits.argmax(-1) == targets
-            parts.append(100 * correct.double().mean(1))
-        accuracies[episodes] = torch.cat(parts).cpu()
+    for numbers, predicted, targets in classify_queries(head, features, plan):
+        accuracies[numbers] = 100 * (predicted == targets).double().mean(1).cpu()
     return accuracies
 
 
@@ -74,6 +80,12 @@ class PoolFeatures:
         return self._features[index.to(self._features.device)]
 
 
+def sample_test_episodes(spec: EvalSpec, n_episodes: int, seed: int) -> EpisodeIndices:
+    """Episodes that depend on the name of the spec and the seed only, never on a model."""
+    rng = generator("test", spec.name, seed)
+    return sample_episodes(spec.pool, spec.shape, n_episodes, rng)
+
+
 def evaluate_pools(
     model: Model,
     specs: Sequence[EvalSpec],
@@ -86,7 +98,6 @@ def evaluate_pools(
     features = features or PoolFeatures(model, [spec.pool for spec in specs])
     accuracies = {}
     for spec in specs:
-        rng = generator("test", spec.name, seed)
-        plan = sample_episodes(spec.pool, spec.shape, n_episodes, rng)
+        plan = sample_test_episodes(spec, n_episodes, seed)
         accuracies[spec.name] = episode_accuracies(model.head, features.of(spec.pool), plan)
     return accuracies

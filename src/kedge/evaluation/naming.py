@@ -14,15 +14,17 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.errors import require
 from kedge.evaluation.accuracy import PoolFeatures
+from kedge.evaluation.by_class import Evaluation, Tally
 from kedge.evaluation.results import NamingResult, Score
 from kedge.models.model import Model
+from kedge.models.model_file import ModelContents
 
 LOGITS_BATCH = 1000  # images: with thousands of classes each has thousands of logits
 
 
-def naming_results(model: Model, table: ImageTable) -> NamingResult:
-    """Accuracy of naming the images of known classes as `Model.classifier` does, overall and by the
-    round in which a class was first learned. Images of other classes are left out."""
+def evaluate_naming(model: Model, table: ImageTable) -> Evaluation:
+    """Accuracy of naming the images of known classes as `Model.classifier` does, overall, by class
+    and by the round in which a class was first learned. Images of other classes are left out."""
     index = {name: i for i, name in enumerate(model.classes)}
     names = [name for name in table.classes if name in index]
     require(
@@ -34,18 +36,22 @@ def naming_results(model: Model, table: ImageTable) -> NamingResult:
     targets = torch.tensor([index[name] for name in names]).repeat_interleave(pool.counts)
     rounds = torch.tensor([origins[name] for name in names]).repeat_interleave(pool.counts)
     features = torch.cat(model.class_features(pool))
-    classifiers = [model.classifier()]
-    if model.class_means is not None:
-        classifiers.append(model.anchor_classifier())
-    results = []
-    for classifier in classifiers:
-        correct = _correct(classifier.logits, features, targets)
+
+    def result(predicted: Int64[Tensor, " n"]) -> NamingResult:
+        correct = predicted == targets
         by_round = {t: Score.of_correct(correct[rounds == t]) for t in rounds.unique().tolist()}
-        results.append(NamingResult(Score.of_correct(correct), by_round))
-    return replace(results[0], by_anchors=results[1] if results[1:] else None)
+        return NamingResult(Score.of_correct(correct), by_round)
+
+    predicted = _predicted(model.classifier().logits, features)
+    naming, tally = result(predicted), Tally(model.classes)
+    if model.class_means is not None:
+        by_anchors = result(_predicted(model.anchor_classifier().logits, features))
+        naming = replace(naming, by_anchors=by_anchors)
+    tally.add(targets, predicted)
+    return tally.evaluation(naming.overall, len(names), naming=naming)
 
 
-def rounds_of_origin(model: Model) -> dict[str, int]:
+def rounds_of_origin(model: Model | ModelContents) -> dict[str, int]:
     """The round in which each class of a model was first learned, trained on or not."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -103,5 +109,11 @@ def _correct(
     targets: Int64[Tensor, " n"],
 ) -> Bool[Tensor, " n"]:
     """Whether each image gets the right class."""
-    predicted = [logits(batch).argmax(1).cpu() for batch in features.split(LOGITS_BATCH)]
-    return torch.cat(predicted) == targets
+    return _predicted(logits, features) == targets
+
+
+def _predicted(
+    logits: Callable[[Float[Tensor, "b d"]], Float[Tensor, "b k"]], features: Float[Tensor, "n d"]
+) -> Int64[Tensor, " n"]:
+    """The number of the class that each image gets."""
+    return torch.cat([logits(batch).argmax(1).cpu() for batch in features.split(LOGITS_BATCH)])

@@ -39,6 +39,30 @@ class Score:
 
 
 @dataclass(frozen=True)
+class ClassAccuracy:
+    """How many images of a class, or queries of episodes, got its name."""
+
+    name: str
+    correct: int
+    of: int
+
+    @property
+    def accuracy(self) -> float:
+        """In %."""
+        return 100 * self.correct / self.of
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How many images of one class were given the name of another."""
+
+    true: str
+    predicted: str
+    count: int
+    of: int  # images of the first; over episodes, those in episodes of both classes
+
+
+@dataclass(frozen=True)
 class NamingResult:
     """Accuracy in % of naming images among all learned classes, without examples."""
 

@@ -46,7 +46,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) ->
         methods = [parse_method(text) for text in joined.methods]
         seeds = [SeedRun(joined, seed, folder / f"seed-{seed}") for seed in joined.seeds]
         n_rounds = sum(seed.n_rounds_to_train(methods) for seed in seeds)
-        name = f"{joined.protocol}: training episodes"
+        name = f"{joined.protocol}: episodes"
         with progress.task(name, n_rounds * joined.episodes_per_round) as tick:
             if jobs > 1:
                 bases_first = [(some, seed) for some in ([BASE], methods) for seed in seeds]

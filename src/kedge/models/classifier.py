@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kedge.data.delivery import Delivery
 from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.errors import require
@@ -78,7 +79,7 @@ class Classifier:
         for path in (Path(image) for image in images if isinstance(image, str | Path)):
             require(not path.is_dir(), f"{path}: this is a folder; give the paths of its images.")
             require(path.exists(), f"{path}: there is no such image.")
-        table = self.model.open({"?": images})
+        table = self.model.open(Delivery({"?": images}, labelled=False))
         n_failed = len(images) - len(table)
         require(
             n_failed == 0,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kedge.data.augment import ImagesOrMaps
 from kedge.data.decode import ImageSpec
-from kedge.data.files.file_tree import is_hidden
+from kedge.data.delivery import Delivery
 from kedge.data.open import open_images
 from kedge.data.packed_file import LazyImages
 from kedge.data.pools import Pool
@@ -31,7 +31,6 @@ from kedge.utils import progress
 from kedge.utils.atomic_io import save_tensors, tensors_digest
 from kedge.utils.config_io import to_dict
 from kedge.utils.progress import Tick, no_tick, task
-from kedge.utils.text import normalize_name
 
 EMBED_BATCH = 500  # images at a time when nothing trains
 EMBED_SIDE = {"cpu": 28, "cuda": 84}  # px; of larger images fewer, so that they fit into caches
@@ -249,21 +248,15 @@ class Model:
         """The examples. Every class must have one: otherwise its images would get a wrong class."""
         table = self.open(support)
         counts = zip(table.classes, table.counts.tolist(), strict=True)
-        empty = [name for name, n in counts if n == 0]
-        if isinstance(support, Mapping):  # the table leaves out classes without images
-            empty += [str(name) for name, images in support.items() if len(images) == 0]
-        elif isinstance(support, str | Path) and Path(support).is_dir():
-            folders = {normalize_name(p.name) for p in Path(support).iterdir() if p.is_dir()}
-            # If no folder is a class, the folders are splits such as "train" and "test".
-            if folders & set(table.classes):
-                empty += sorted(n for n in folders - set(table.classes) if not is_hidden(n))
+        empty = [*(name for name, n in counts if n == 0), *table.empty_classes]
         if empty:
             raise KedgeError(f"{table.source}: class '{empty[0]}' has no readable example.")
         return table
 
     def open(self, source: Any) -> ImageTable:
         """Images from any source, brought to the size that this model takes."""
-        table = open_images(source, spec=self.image_spec)
+        delivery = replace(Delivery.of(source), known_classes=self.classes)
+        table = open_images(delivery, spec=self.image_spec)
         self._check_shape(f"{table.source}: images", table.images.shape)
         return table
 

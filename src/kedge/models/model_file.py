@@ -31,6 +31,7 @@ from kedge.errors import KedgeError, require
 from kedge.models.calibration import Calibration
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
 from kedge.models.heads import Head, build_head
+from kedge.models.outcome import RoundOutcome
 from kedge.utils.atomic_io import load_tensors, tensors_digest
 from kedge.utils.config_io import from_dict, to_dict
 
@@ -70,6 +71,7 @@ class LineageEntry:
     best_epoch: int  # 0: nothing trained
     val_accuracy: float | None  # None: there were no images to validate on
     untrained: tuple[str, ...] = field(default=(), metadata=ADDED)  # delivered, not trained on
+    outcome: RoundOutcome | None = field(default=None, metadata=ADDED)  # None: not measured
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,11 @@
-"""The HTML page: one file that needs neither a network nor other files."""
+"""HTML pages: each is one file that needs neither a network nor other files."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,6 +15,14 @@ from kedge.report import queries
 from kedge.report.style import ReportFigure, looks
 from kedge.report.summary import METHODS
 from kedge.report.table import Table
+
+
+def is_report(page: Path) -> bool:
+    """Whether a file is a page written by kedge, which may be overwritten."""
+    try:
+        return " – kedge</title>".encode() in page.read_bytes()
+    except OSError:
+        return False
 
 
 def render_page(
@@ -27,6 +37,29 @@ def render_page(
 
     The page of a record set links to the pages of its parts, which have the figures.
     """
+    labels = [method for record in parts.values() for method in queries.final_methods(record)]
+    families = looks(list(dict.fromkeys(map(queries.family, labels))))
+    return render(
+        "page.html.jinja",
+        figures,
+        title=title,
+        headlines=headlines,
+        sentences=sentences,
+        methods=[(name, look, METHODS.get(name, "")) for name, look in families.items()],
+        tables=tables,
+        links={part: quote(f"{RecordSet.folder_of(part)}/report.html") for part in parts if part},
+        record=parts.get(""),
+    )
+
+
+def render(
+    template: str,
+    figures: Sequence[tuple[ReportFigure, bytes]],
+    *,
+    headlines: Sequence[str],
+    **values: Any,
+) -> str:
+    """A page from a template; figures come with their SVG."""
     environment = Environment(
         loader=PackageLoader("kedge.report", ""),
         autoescape=True,  # labels and class names are free text
@@ -35,16 +68,9 @@ def render_page(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    labels = [method for record in parts.values() for method in queries.final_methods(record)]
-    families = looks(list(dict.fromkeys(map(queries.family, labels))))
-    return environment.get_template("page.html.jinja").render(
-        title=title,
+    return environment.get_template(template).render(
         headlines=[line.replace(" ± ", "\u00a0±\u00a0") for line in headlines],
-        sentences=sentences,
-        methods=[(name, look, METHODS.get(name, "")) for name, look in families.items()],
-        tables=tables,
         # As data URLs, because ids of several inline SVGs would clash.
         figures=[(figure, base64.b64encode(svg).decode("ascii")) for figure, svg in figures],
-        links={part: quote(f"{RecordSet.folder_of(part)}/report.html") for part in parts if part},
-        record=parts.get(""),
+        **values,
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import matplotlib as mpl
 import matplotlib.style as mpl_style
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
@@ -139,11 +140,15 @@ def add_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
     figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
 
 
-def encode(figure: Figure, format: Literal["svg", "png"]) -> bytes:
-    """The file of a figure, without dates and versions, so equal records give equal bytes."""
+def encode(
+    figure: Figure, format: Literal["svg", "png"], settings: Any = None, **options: Any
+) -> bytes:
+    """The file of a figure, without dates and versions, so equal records give equal bytes. May take
+    further settings of Matplotlib and options of `savefig`."""
     metadata = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
+    options = {"dpi": 200, "facecolor": "white", "metadata": metadata, **options}
     buffer = io.BytesIO()
-    with house_style():
-        figure.savefig(buffer, format=format, dpi=200, facecolor="white", metadata=metadata)
+    with house_style(), mpl.rc_context(settings):
+        figure.savefig(buffer, format=format, **options)
     figure.set_layout_engine("none")  # the other format gets the same layout
     return buffer.getvalue()

@@ -14,6 +14,7 @@ import copy
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from kedge.training.validation import (
     divergence_advice,
     divergence_fault,
 )
-from kedge.utils import distributed
+from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import tensors_digest
 from kedge.utils.config_io import to_dict
 from kedge.utils.progress import Tick, no_tick, task
@@ -106,6 +107,7 @@ def train_round(
     state = Checkpoint(step, schedule, method.merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         state.load(checkpoint, identity)
+        _show_last(state.history)
         tick(len(state.history) * schedule.episodes)
     runner = EpochRunner(step, pool, start.anchors, config, round_data.round, layers)
     validator = Validator(round_data.val, config, start.device)
@@ -126,6 +128,7 @@ def train_round(
             epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr
         )
         state.record(point)
+        _show_last(state.history)
         state.seconds += time.perf_counter() - began
         # The last epoch is always saved: anchors and tests, which follow, may take long.
         if checkpoint is not None and (state.ended() or distributed.broadcast(state.worth_saving)):
@@ -142,6 +145,12 @@ def train_round(
     model = model if layers is None else layers.restore(model)
     seconds = state.seconds + setup_seconds + time.perf_counter() - began
     return RoundResult(model, tuple(state.history), seconds)
+
+
+def _show_last(history: Sequence[EpochResult]) -> None:
+    """Show loss and validation of the last epoch beside the progress bar."""
+    if history:
+        progress.status(f"loss {history[-1].loss:.3g}, val {history[-1].val_accuracy:.1f}%")
 
 
 def _compute_frozen_layers(

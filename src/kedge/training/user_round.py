@@ -74,7 +74,7 @@ def train_user_round(
     start = start.to(default_device())
     if trains(config.schedule) and (path is None or not path.exists()):
         tell_duration(start, round_data, method, config, memory or {})
-    with progress.task(f"round {round}: training episodes", n_episodes) as tick:
+    with progress.task(f"round {round}: episodes", n_episodes) as tick:
         model = train_round(start, round_data, method, config, path, tick, memory).model
     if config.schedule.annealing == "cosine" and _few_for_anchors(model, split, table):
         model = _anchors_of_all_images(start, model, split, table)

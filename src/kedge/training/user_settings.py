@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from kedge.config import RoundOptions, TrainConfig, TrainOptions
+from kedge.data.copies import count_copies
 from kedge.data.decode import ImageSpec
+from kedge.data.delivery import Delivery
 from kedge.data.open import is_embedded, is_packed_file, open_images
 from kedge.data.parallel_decode import LARGEST, MIN_PHOTOGRAPH
+from kedge.data.remarks import Remark, refuse_problems, tell
 from kedge.data.table import ImageTable
 from kedge.defaults import (
     DEFAULT_METHOD,
@@ -37,9 +40,9 @@ Images = Any  # whatever `open_images` takes: a path, a table, arrays, a dataset
 NUMBERED_CLASS = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without names
 
 
-def named_after(images: Images, table: ImageTable) -> ImageTable:
+def named_after(delivery: Delivery, table: ImageTable) -> ImageTable:
     """The table with the path that the user gave; a large one may lie in a temporary file."""
-    return replace(table, source=str(images)) if isinstance(images, str | Path) else table
+    return table if delivery.path is None else replace(table, source=str(delivery.path))
 
 
 def default_method(model: Model) -> str:
@@ -48,18 +51,18 @@ def default_method(model: Model) -> str:
 
 
 def open_for_training(
-    images: Images, options: TrainOptions, network: PretrainedNetwork | None
+    delivery: Delivery, options: TrainOptions, network: PretrainedNetwork | None
 ) -> ImageTable:
     """The images, as a pretrained network expects them if there is one."""
     if network is None or not network.mean:
         size = photograph_size(_on_gpu()) if options.backbone is None and is_installed() else None
-        return open_images(images, options.image_size, photograph_size=size)
+        return open_images(delivery, options.image_size, photograph_size=size)
     fixed = 0 if options.backbone == PRETRAINED_BACKBONE else network.image_size
     size = options.image_size or fixed or photograph_size(_on_gpu())
-    if isinstance(images, ImageTable) or _is_packed(images):
-        return open_images(images, options.image_size, len(network.mean))
+    if _is_decoded(delivery):
+        return open_images(delivery, options.image_size, len(network.mean))
     spec = ImageSpec(size, len(network.mean), interpolation=network.interpolation)
-    return open_images(images, spec=spec)
+    return open_images(delivery, spec=spec)
 
 
 def summarize(
@@ -95,15 +98,22 @@ def summarize_update(model: Model) -> DataSummary:
     return DataSummary(gpu=_on_gpu(), pretrained=model.config.is_pretrained, last_train=last)
 
 
-def _is_packed(images: Images) -> bool:
-    return isinstance(images, str | Path) and (is_embedded(images) or is_packed_file(Path(images)))
+def _is_decoded(delivery: Delivery) -> bool:
+    """Whether the images have been decoded before: a table, a packed file or embedded images."""
+    path = delivery.path
+    if path is None:
+        return isinstance(delivery.images, ImageTable)
+    return is_embedded(path) or is_packed_file(Path(path))
 
 
 def explain_size(
-    images: Images, table: ImageTable, data: DataSummary, network: PretrainedNetwork | None = None
+    delivery: Delivery,
+    table: ImageTable,
+    data: DataSummary,
+    network: PretrainedNetwork | None = None,
 ) -> list[str]:
     """Why the images have this size; nothing for those that already had it."""
-    if _is_packed(images) or isinstance(images, ImageTable):
+    if _is_decoded(delivery):
         return []
     why = (
         "the usual size for these characters" if table.inverted else "about the size of the images"
@@ -123,7 +133,7 @@ def only_anchors(options: RoundOptions, data: DataSummary) -> bool:
 
 def split_images(
     table: ImageTable,
-    val: Images | None,
+    val: Delivery | None,
     val_part: ImageTable | None,
     options: RoundOptions,
     data: DataSummary,
@@ -133,13 +143,20 @@ def split_images(
     given = open_validation(val, table)
     shape = usual_shape(data)
     split = split_train_val(table, given or val_part, options, options.seed, shape)
+    if val is not None and given is not None and (n_copies := count_copies(table, given)):
+        copies = f"{n_copies} of {pluralize(len(given), 'validation image')} are exact copies"
+        leak = Remark(f"{copies} of training images: validation accuracy is too high", "leak")
+        tell(val.path or given.source, [leak])
+        if val.strict:
+            refuse_problems(val.path or given.source, [leak])
+        return split
     both = set(split.val.classes) & set(split.train.classes)
     # Two classes that only have the same number are hardly the same class.
     named = not all(map(NUMBERED_CLASS.fullmatch, both))
-    if given is not None and both and (named or given.fingerprint == table.fingerprint):
+    if given is not None and both and named:
         progress.note(
             f"{given.source}: {len(both)} of {len(split.val.classes)} validation classes are "
-            "trained on; if these are the same images, validation accuracy is too high"
+            "trained on, though no image is; validation says little about unseen classes"
         )
     return split
 
@@ -177,16 +194,8 @@ def _on_gpu() -> bool:
 
 
 def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
-    """Notes on classes that are delivered again, or whose names are almost the same."""
+    """A note on classes that are delivered again. Raises if they have only numbers."""
     new, n_classes = [n for n in table.classes if n not in set(model.classes)], len(table.classes)
-    by_case = {name.casefold(): name for name in model.classes}
-    similar = [name for name in new if name.casefold() in by_case]
-    if similar:
-        name, more = similar[0], f" (and {len(similar) - 1} more)" if similar[1:] else ""
-        progress.note(
-            f"{table.source}: '{name}'{more} becomes a new class beside the known "
-            f"'{by_case[name.casefold()]}'; if they are the same, give them the same name"
-        )
     require(
         bool(new) or not all(map(NUMBERED_CLASS.fullmatch, table.classes)),
         f"{table.source}: the classes have only numbers, and all of them are numbers of classes "

@@ -156,6 +156,13 @@ def load_tensors(
         return metadata, {key: tensor_file.get_tensor(key) for key in sorted(names)}
 
 
+def file_version(path: Path) -> int:
+    """The version of a file that `load_tensors` has accepted."""
+    with safe_open(path, "pt") as tensor_file:
+        version = parse_json(tensor_file.metadata()["kedge"]).get("version", 1)
+    return int(version)
+
+
 @contextmanager
 def reading(path: Path, what: str, advice: str = "") -> Iterator[None]:
     """Turn errors while reading a safetensors file into one sentence."""

@@ -59,9 +59,15 @@ def to_dict(config: Any) -> dict[str, Any]:
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if not (f.metadata.get("omit_default") and value == f.default):
-            nested = to_dict(value) if dataclasses.is_dataclass(value) else value
-            saved[f.metadata.get("saved_as", f.name)] = nested
+            saved[f.metadata.get("saved_as", f.name)] = _as_saved(value)
     return saved
+
+
+def _as_saved(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    is_list = isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
+    return [to_dict(each) for each in value] if is_list else value
 
 
 def from_dict(kind: type[T], data: Any) -> T:

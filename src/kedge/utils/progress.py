@@ -18,6 +18,7 @@ Tick = Callable[[int], None]  # called with the number of items that were just d
 _display: ContextVar[bars.Progress | None] = ContextVar("kedge_progress", default=None)
 _noted: ContextVar[set[str] | None] = ContextVar("kedge_noted", default=None)
 _prefix: ContextVar[str] = ContextVar("kedge_prefix", default="")  # of every line
+_show_status: ContextVar[Callable[[str], object] | None] = ContextVar("kedge_status", default=None)
 
 
 @contextmanager
@@ -35,6 +36,7 @@ def display() -> Iterator[None]:
         bars.TimeElapsedColumn(),
         bars.TextColumn("left"),
         bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[status]}", markup=False),
     )
     console = Console(stderr=True)
     disable = not console.is_terminal  # without a terminal, bars would leave empty lines
@@ -68,35 +70,58 @@ def task(description: str, total: int) -> Iterator[Tick]:
     if progress is None:
         yield no_tick
     elif progress.disable:
-        yield _line_tick(description, total)
+        lines = _LineTick(description, total)
+        with _status_shown_by(lines.set_status):
+            yield lines
     else:
-        bar = progress.add_task(f"{escape(_prefix.get())}{description}", total=total)
+        name = f"{escape(_prefix.get())}{description}"
+        bar = progress.add_task(name, total=total, status="")
         try:
-            yield lambda n: progress.advance(bar, n)
+            with _status_shown_by(lambda text: progress.update(bar, status=text)):
+                yield lambda n: progress.advance(bar, n)
         finally:
             progress.remove_task(bar)
 
 
-def _line_tick(description: str, total: int) -> Tick:
-    """A tick that prints a line every half minute, for logs."""
-    last = time.monotonic()
-    done = 0
-    first: tuple[float, int] | None = None  # when, and how many items were done
+def status(text: str) -> None:
+    """Show a text, such as the loss, beside the bar of the innermost task."""
+    if (show := _show_status.get()) is not None:
+        show(printable(text, one_line=True))
 
-    def tick(n: int) -> None:
-        nonlocal last, done, first
-        done += n
+
+@contextmanager
+def _status_shown_by(show: Callable[[str], object]) -> Iterator[None]:
+    token = _show_status.set(show)
+    try:
+        yield
+    finally:
+        _show_status.reset(token)
+
+
+class _LineTick:
+    """A tick that prints a line every half minute, for logs."""
+
+    def __init__(self, description: str, total: int) -> None:
+        self.description, self.total, self.status = description, total, ""
+        self.last, self.done = time.monotonic(), 0
+        self.first: tuple[float, int] | None = None  # when, and how many items were done
+
+    def set_status(self, text: str) -> None:
+        self.status = text
+
+    def __call__(self, n: int) -> None:
+        self.done += n
         now = time.monotonic()
         # Speed is that after the first tick: before it something may have been prepared, or items
         # of a stopped run may count as done.
-        since, before = first = first or (now, done)
-        if now - last >= LINE_EVERY:
-            last = now
-            per_item = (now - since) / (done - before) if done > before else None
-            left = "" if per_item is None else f", about {per_item * (total - done):.0f} s left"
-            note(f"{description}: {done} of {total}{left}")
-
-    return tick
+        since, before = self.first = self.first or (now, self.done)
+        if now - self.last >= LINE_EVERY:
+            self.last = now
+            line = f"{self.description}: {self.done} of {self.total}"
+            if self.done > before:
+                left = (now - since) / (self.done - before) * (self.total - self.done)
+                line += f", about {left:.0f} s left"
+            note(line + (f"; {self.status}" if self.status else ""))
 
 
 def note(text: str) -> None:
@@ -110,11 +135,18 @@ def note(text: str) -> None:
 
 def note_once(text: str) -> None:
     """A note that is not repeated within a display, as when a command reads images twice."""
-    noted, line = _noted.get(), f"{_prefix.get()}{text}"
-    if noted is None or line not in noted:
+    if is_new(text):
         note(text)
-    if noted is not None:
-        noted.add(line)
+
+
+def is_new(text: str) -> bool:
+    """Whether this is asked for the first time within a display; always true without one."""
+    noted, line = _noted.get(), f"{_prefix.get()}{text}"
+    if noted is None:
+        return True
+    new = line not in noted
+    noted.add(line)
+    return new
 
 
 def printable(text: str, *, one_line: bool = False) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 from kedge.data.decode import RawImage
 from kedge.data.files.file_tree import LARGEST_FILE, FileTree, damage_as_error, is_hidden, stamp_of
+from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -83,7 +84,7 @@ class Archive(FileTree):
                 if kept.pop(normalized, None) is not None:
                     repeated.append(normalized)
                 kept[normalized] = member
-        self.remarks += skipped_remark(outside, "member", "its name leads out of the archive")
+        self.remarks += lost(outside, "member", "its name leads out of the archive")
         self.remarks += skipped_remark(repeated, "member", "a later one has the same name")
         return kept
 
@@ -110,7 +111,7 @@ class Zip(Archive):
                 # Some Windows programs write backslashes, which the format forbids.
                 members.append((member.filename.replace("\\", "/"), member))
         self._members = self._safe_members(members)
-        self.remarks += skipped_remark(links, "member", "a link in the archive")
+        self.remarks += lost(links, "member", "a link in the archive")
         kept = self._members.values()
         if any(member.flag_bits & 1 or member.compress_type not in ZIP_METHODS for member in kept):
             what = "encrypted, or compressed by an unknown method"
@@ -147,7 +148,7 @@ class Tar(Archive):
         weakref.finalize(self, self._file.close)
         self._links: list[str] = []
         self._members = self._safe_members(self._scan())
-        self.remarks += skipped_remark(self._links, "member", "a link or no plain file")
+        self.remarks += lost(self._links, "member", "a link or no plain file")
         self.names = tuple(self._members)
         if not isinstance(self._file, io.BufferedReader):
             while self._file.read(1 << 16):  # up to the checksum at the very end

@@ -10,7 +10,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kedge.data.decode import RawImage, looks_like_unsupported_image
+from kedge.data.decode import (
+    NEEDS_HEIF,
+    RawImage,
+    is_heif_name,
+    looks_like_unsupported_image,
+)
+from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -27,6 +33,7 @@ class FileTree(ABC):
         self.path = path
         self.names: tuple[str, ...] = ()  # relative, with '/', in the order that is read fastest
         self.remarks: tuple[str, ...] = ()  # what was skipped
+        self.empty_folders: tuple[str, ...] = ()
 
     @abstractmethod
     def image(self, name: str) -> RawImage:
@@ -57,9 +64,11 @@ def is_hidden(component: str) -> bool:
 
 
 def unsupported_image_types(names: Iterable[str]) -> tuple[str, ...]:
-    """A remark on image files of a type that kedge does not read."""
+    """Remarks on image files of a type that is not read here."""
     files = [name for name in names if looks_like_unsupported_image(name)]
-    return skipped_remark(files, "file", "unsupported image type")
+    heif = [name for name in files if is_heif_name(name)]
+    others = [name for name in files if not is_heif_name(name)]
+    return *lost(heif, "file", NEEDS_HEIF), *lost(others, "file", "unsupported image type")
 
 
 class FolderTree(FileTree):
@@ -111,10 +120,11 @@ class FolderTree(FileTree):
             queue.extend((name, (*parents, inode)) for name in sorted(subfolders))
             if folder and not subfolders and not has_files:
                 empty.append(folder.rstrip("/"))
+        self.empty_folders = tuple(sorted(empty))
         self.remarks = (
-            *skipped_remark(sorted(broken), "link", "broken"),
+            *lost(sorted(broken), "link", "broken"),
             *skipped_remark(circular, "folder", "links in a circle"),
-            *skipped_remark(sorted(empty), "folder", "empty"),
+            *lost(self.empty_folders, "folder", "empty"),
         )
         return tuple(sorted(names))
 

@@ -1,39 +1,38 @@
-"""Lists of images and their classes, CSV or JSON Lines, and where the listed images are.
+"""Lists of images and their classes, as text or JSON Lines, and where the listed images are.
 
-Columns may have any of the usual names, see `IMAGE_COLUMNS` and below. A new column of text gets a
-tuple of names here, a field in `ListRow`, and is filled in by `read_rows`. One that changes pixels,
+Columns may have any of the usual names, see files/csv_layout.py. A new column of text gets a tuple
+of names there, a field in `ListRow`, and is filled in by `read_rows`. One that changes pixels,
 such as a crop box, also needs a new kind of `RawImage` (data/decode.py) from its `ImageSource`
 (data/index.py), and `readers/image_list.py` takes two lines of one file for one image today.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kedge.data.files.archives import DRIVE
+from kedge.data.files.csv_layout import (
+    CLASS_COLUMNS,
+    IMAGE_COLUMNS,
+    PART_COLUMNS,
+    column_name,
+    csv_records,
+    has_columns,
+)
 from kedge.data.files.file_tree import FileTree, FolderTree, is_hidden
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
-SUFFIXES = (".csv", ".tsv", *JSON_SUFFIXES)
-SEPARATORS = (",", ";", "\t")
+SUFFIXES = (".csv", ".tsv", ".psv", *JSON_SUFFIXES)
+TEXT_SUFFIXES = (".txt", ".lst", ".list")  # files of these names may be anything
 HEAD_BYTES = 1 << 16  # read to tell a list of images from other tables
-# The first of these columns that a list has is used. Names come before "label", often a number.
-IMAGE_COLUMNS = (
-    *("filename", "file_name", "file", "path", "file_path", "filepath", "filepaths"),
-    *("image", "image_name", "image_path", "image_file", "img", "img_path"),
-)
-CLASS_COLUMNS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
-PART_COLUMNS = ("split", "part", "subset", "partition", "set", "data_set")
 # Ravi's lists name the n-th image of a class; ImageNet's names hold a number of any length.
 RAVI_NAME = re.compile(r"(n\d{8})\d{3}(\d{5})\.jpe?g", re.IGNORECASE)
 IMAGENET_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
@@ -54,14 +53,14 @@ def read_rows(text: str, path: Path) -> Iterator[ListRow]:
     """All rows; a `KedgeError` if the file is damaged or lacks an image or class column."""
     is_json = path.name.lower().endswith(JSON_SUFFIXES)
     columns: dict[str, object] = {}
-    has_columns, waiting = False, list[ListRow]()  # an object may lack keys that a later one has
-    for line, record in _json_records(text, path) if is_json else _csv_records(text, path):
+    complete, waiting = False, list[ListRow]()  # an object may lack keys that a later one has
+    for line, record in _json_records(text, path) if is_json else csv_records(text, path):
         cells = (_cell(record, names) for names in (IMAGE_COLUMNS, CLASS_COLUMNS, PART_COLUMNS))
         waiting.append(ListRow(line, *cells))
-        if not has_columns:
+        if not complete:
             columns |= record
-            has_columns = _has_columns(columns)
-        if has_columns:
+            complete = has_columns(columns)
+        if complete:
             yield from waiting
             waiting.clear()
     if waiting:
@@ -87,40 +86,11 @@ def peek_rows(tree: FileTree, name: str) -> list[ListRow]:
     return rows
 
 
-def _has_columns(columns: Collection[str]) -> bool:
-    return all(any(n in columns for n in names) for names in (IMAGE_COLUMNS, CLASS_COLUMNS))
-
-
 def _cell(record: Mapping[str, object], names: Sequence[str]) -> str:
     value = next((record[name] for name in names if name in record), "")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value.strip() if isinstance(value, str) else ""
-
-
-def _column(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip(' "\t').strip().lower())
-
-
-def _csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Line numbers and cells by column; the bare header if it lacks a column that is needed."""
-    header = re.split("[\r\n]", text.lstrip(), maxsplit=1)[0]
-    fits = (s for s in SEPARATORS if _has_columns([_column(name) for name in header.split(s)]))
-    separator = next(fits, ",")
-    table = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    columns: list[str] = []
-    try:
-        for row in table:
-            if columns and row:
-                cells = dict(zip(columns, row, strict=False))  # a row may lack the last cells
-                yield table.line_num, {**dict.fromkeys(columns, ""), **cells}
-            elif row:
-                columns = [_column(name) for name in row]
-                if not _has_columns(columns):
-                    yield table.line_num, dict.fromkeys(columns)
-                    return
-    except csv.Error as error:
-        raise KedgeError(f"{path}: line {table.line_num} is not valid CSV ({error}).") from None
 
 
 def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -133,7 +103,7 @@ def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object
             record = None
         if not isinstance(record, dict):
             raise KedgeError(f"{path}: line {number} is no JSON object.")
-        yield number, {_column(key): value for key, value in record.items()}
+        yield number, {column_name(key): value for key, value in record.items()}
 
 
 class ImageLocator:

@@ -17,9 +17,10 @@ from kedge.data.decode import RawImage
 from kedge.data.in_memory import objects
 from kedge.data.in_memory.objects import InMemoryImages, Label, wrong
 from kedge.data.index import ConcatImages, ImageIndex, evenly_spaced, names_of_numbers
+from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils import progress
-from kedge.utils.text import pluralize, skipped_remark
+from kedge.utils.text import pluralize
 
 MAX_DIGESTED = 10_000  # images that are read for the stamp and checked
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")  # of data sets
@@ -38,6 +39,7 @@ class Contents(NamedTuple):
     names: tuple[str, ...] | None = None  # of classes, by label
     remarks: Sequence[str] = ()
     digest: bytes | None = None  # of some images, if they have been read
+    empty_classes: tuple[str, ...] = ()
 
 
 def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex:
@@ -58,7 +60,7 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
     else:
         kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
         raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
-    form, sources, given_labels, given, remarks, digest = contents
+    form, sources, given_labels, given, remarks, digest, empty = contents
     distinct = list(dict.fromkeys(given_labels))
     names = names_of_numbers([given[x] if given and isinstance(x, int) else x for x in distinct])
     classes = tuple(sorted(names))
@@ -72,7 +74,9 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
     sha.update(labels.tobytes() + digest)
     source = ConcatImages([replace(s, arrays_inverted=arrays_inverted) for s in sources])
     path, stamp = objects.IN_MEMORY, sha.hexdigest()
-    return ImageIndex(path, form, classes, labels, source, stamp, remarks=tuple(remarks))
+    return ImageIndex(
+        path, form, classes, labels, source, stamp, remarks=tuple(remarks), empty_classes=empty
+    )
 
 
 def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:
@@ -93,9 +97,9 @@ def _read_mapping(images_of: Mapping[Any, Any]) -> Contents:
     for name, images in zip(names, images_of.values(), strict=True):
         sources.append(_source(images, f"image of '{name}',"))
         labels += [name] * len(sources[-1])
-    empty = [name for name, source in zip(names, sources, strict=True) if not len(source)]
-    remarks = skipped_remark(empty, "class", "no image")
-    return Contents("images by class", sources, labels, remarks=remarks)
+    empty = tuple(name for name, source in zip(names, sources, strict=True) if not len(source))
+    remarks = lost(empty, "class", "no image")
+    return Contents("images by class", sources, labels, remarks=remarks, empty_classes=empty)
 
 
 def _source(images: Any, noun: str) -> InMemoryImages:
@@ -176,7 +180,7 @@ def _read_dataset(dataset: Any) -> Contents:
             lambda i: objects.to_label(dataset[i][1]), range(n), "reading labels"
         )
         labels, rows = objects.to_labels([*labels_of.values()]), [*labels_of]
-        remarks += skipped_remark(errors, "item", "could not be read")
+        remarks += lost(errors, "item", "could not be read")
     # If the items have other labels than the attribute, the names may belong to those.
     differ = known is not None and [known[i] for i in rows] != labels
     if names is not None and (differ or not objects.names_cover(names, labels)):

@@ -11,7 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from kedge.data.decode import looks_like_image, looks_like_unsupported_image
+from kedge.data.decode import (
+    NEEDS_HEIF,
+    is_heif_name,
+    looks_like_image,
+    looks_like_unsupported_image,
+)
+from kedge.data.delivery import ClassFolders
 from kedge.data.files import open_tree
 from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.index import ImageIndex
@@ -24,6 +30,7 @@ from kedge.data.readers.parquet import ParquetReader
 from kedge.data.readers.pickled_arrays import Cifar100Reader, LabelledArraysReader, MiniCacheReader
 from kedge.data.readers.tiered import TieredReader
 from kedge.errors import KedgeError
+from kedge.utils import progress
 from kedge.utils.text import display_name
 
 # The first reader that recognises the files reads them: special formats come before general ones.
@@ -41,8 +48,11 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def read_index(source: str | Path) -> ImageIndex:
-    """The index of a folder, an archive or a file, in any format of `READERS`."""
+def read_index(source: str | Path, classes: ClassFolders | None = None) -> ImageIndex:
+    """The index of a folder, an archive or a file, in any format of `READERS`.
+
+    `classes` says which of nested folders are the classes; other formats know their classes.
+    """
     path = Path(source)
     if path.is_file():
         reject_failed_download(path)
@@ -52,7 +62,12 @@ def read_index(source: str | Path) -> ImageIndex:
     for reader in READERS:
         if reader.recognises(tree):
             # For a single file, the tree is its folder: the index keeps the path of the file.
-            index = reader.read(tree)
+            if isinstance(reader, FolderReader):
+                index = reader.read(tree, classes)
+            else:
+                index = reader.read(tree)
+                if classes is not None:
+                    progress.note_once(f"{path}: --classes has no effect on {index.form}")
             return index if index.path == path else replace(index, path=path)
     expected = "one sub-folder per class with images in it"
     if any(map(looks_like_image, tree.names)):
@@ -61,6 +76,7 @@ def read_index(source: str | Path) -> ImageIndex:
     unsupported = [n for n in tree.names if "." in n and looks_like_unsupported_image(n)]
     if unsupported:
         first = display_name(unsupported[0])
-        raise KedgeError(f"{path}: unsupported images such as {first}; convert them to PNG.")
+        todo = NEEDS_HEIF if is_heif_name(first) else "convert them to PNG"
+        raise KedgeError(f"{path}: images such as {first} cannot be read ({todo}).")
     other = "or a format that 'kedge data inspect --help' lists"
     raise KedgeError(f"{path}: not a known data set format; expected {expected}, {other}.")

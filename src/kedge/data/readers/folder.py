@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import takewhile
 
 from kedge.data.decode import looks_like_image
-from kedge.data.files.file_tree import FileTree, FolderTree, unsupported_image_types
+from kedge.data.delivery import ClassFolders
+from kedge.data.files.file_tree import FileTree, unsupported_image_types
 from kedge.data.index import PART_NAMES, ImageIndex
 from kedge.data.readers.base import Reader, index_files
+from kedge.data.readers.folder_levels import check_levels, place_of
+from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError
-from kedge.utils.text import display_name, skipped_remark
 
-WNID = re.compile(r"n\d{8}")
 PARTS = tuple(dict.fromkeys(PART_NAMES.values()))
 
 
@@ -23,37 +25,60 @@ class FolderReader(Reader):
     def recognises(self, tree: FileTree) -> bool:
         return any("/" in name and looks_like_image(name) for name in tree.names)
 
-    def read(self, tree: FileTree) -> ImageIndex:
+    def read(self, tree: FileTree, classes: ClassFolders | None = None) -> ImageIndex:
+        """`classes` says which of nested folders are the classes; without it, the outer ones are,
+        or the user is asked."""
         images = [name for name in tree.names if looks_like_image(name)]
         folders = {_folder(name) for name in images}
         depth = _wrapper_depth(folders)
         is_split = _is_split(folders, depth)
-        label_of = {
-            folder: label
-            for folder in {_folder(name) for name in tree.names}
-            if (label := _class_and_part(folder, depth, is_split)) is not None
+        path_of = {
+            folder: path
+            for folder in {*map(_folder, tree.names), *tree.empty_folders}
+            if (path := _path_and_part(folder, depth, is_split)) is not None
         }
-        labels = {name: label_of[_folder(name)] for name in images if _folder(name) in label_of}
-        outside = [name for name in images if name not in labels]
-        if not labels:
+        with_images = sorted(folders & path_of.keys())
+        if not with_images:
             raise KedgeError(f"{tree.path}: no class found; expected one sub-folder per class.")
+        places = {folder: place_of(path) for folder, (path, _) in path_of.items()}
+        remarks = check_levels(tree.path, [places[folder] for folder in with_images], classes)
+        has_parts = is_split
+        if classes in ("leaf", "path") and not is_split:
+            has_parts = all(places[folder].part for folder in with_images)
+            if not has_parts:
+                remarks += _unused_parts(places[folder].part for folder in with_images)
+
+        def label(folder: str) -> tuple[str, str]:
+            """Class and part of the images in a folder."""
+            place, (path, part) = places[folder], path_of[folder]
+            name = {"leaf": place.inner, "path": place.full}.get(classes or "top", path[0])
+            return name, (part or place.part) if has_parts else ""
+
+        label_of = {folder: label(folder) for folder in path_of}
+        in_classes = [name for name in tree.names if _folder(name) in label_of]
+        labels = {name: label_of[_folder(name)] for name in in_classes if looks_like_image(name)}
+        outside = [name for name in images if name not in labels]
         found = set(labels.values())
-        parts = ", ".join(part for part in PARTS if part in {part for _, part in found})
-        empty = sorted({name for name, _ in label_of.values()} - {name for name, _ in found})
-        in_class_folders = (name for name in tree.names if _folder(name) in label_of)
-        return index_files(
+        used, parts = {name for name, _ in found}, {part for _, part in found}
+        without_image = {label_of[_folder(name)][0] for name in in_classes} - used
+        index = index_files(
             tree,
-            f"{self.form}, split in {parts}" if is_split else self.form,
+            self.form + f", split in {', '.join(p for p in PARTS if p in parts)}" * has_parts,
             labels,
             files=list(labels),
             ignored=outside,
             remarks=(
-                *skipped_remark(outside, "image", "outside the class folders"),
-                *skipped_remark(empty, "folder", "no image in it"),
-                *unsupported_image_types(in_class_folders),
-                *_nesting_hint(tree, folders & label_of.keys(), depth + is_split, is_split),
+                *lost(outside, "image", "outside the class folders"),
+                *lost(sorted(without_image), "folder", "no image in it"),
+                *unsupported_image_types(in_classes),
+                *remarks,
             ),
         )
+        stamp = index.stamp
+        if classes in ("leaf", "path"):  # the same files with other labels
+            stamp = hashlib.sha256(f"{stamp} {classes}".encode()).hexdigest()
+        empty = sorted({name for name, _ in label_of.values()} - used)
+        return replace(index, stamp=stamp, empty_classes=tuple(empty))
 
 
 def _folder(name: str) -> str:
@@ -93,33 +118,15 @@ def _only_part(paths: Iterable[list[str]]) -> tuple[str, list[str]]:
     return several[0], sorted(within[several[0]])
 
 
-def _class_and_part(folder: str, depth: int, is_split: bool) -> tuple[str, str] | None:
-    """Class and part of the images in a folder; None outside the class folders."""
+def _path_and_part(folder: str, depth: int, is_split: bool) -> tuple[list[str], str] | None:
+    """The folders from the class's on, and the part; None outside the class folders."""
     path = folder.split("/")[depth:] if folder else []
     part = PART_NAMES.get(path.pop(0).lower()) if is_split and path else ""
-    return (path[0], part) if path and part is not None else None
+    return (path, part) if path and part is not None else None
 
 
-def _nesting_hint(tree: FileTree, folders: set[str], level: int, is_split: bool) -> tuple[str, ...]:
-    """A remark if folders taken for classes may be groups of classes, or a part of a split."""
-    # They may be groups if none has images directly in it and most hold several folders of other
-    # names. Numbered folders (character01) and parts of a split are usually no classes.
-    paths = [folder.split("/") for folder in sorted(folders)]
-    part, in_part = _only_part(path[level:] for path in paths)
-    nested = [path for path in paths if len(path) > level + 1]
-    named = [path for path in nested if path[level + 1].lower() not in PART_NAMES]
-    within: dict[str, set[str]] = {path[level]: set() for path in paths}
-    for path in named:
-        inner = path[level + 1]
-        within[path[level]].add(inner if WNID.fullmatch(inner) else re.sub(r"\d+", "", inner))
-    groups = [name for name, inner in within.items() if len(inner) > 1]
-    if nested == paths and 2 * len(groups) >= len(within):
-        first = next(path for path in named if path[level] == groups[0])
-        outer, inner = "/".join(first[: level + 1]), first[level + 1]
-    elif part and not is_split:
-        outer, inner = "/".join((*paths[0][:level], part)), in_part[0]
-    else:
-        return ()
-    target = tree.path / outer if isinstance(tree, FolderTree) else f"{outer} alone, unpacked"
-    what = f"all images of {display_name(outer)} are in sub-folders"
-    return (f"{what}: if {display_name(inner)} is a class, give {display_name(str(target))}",)
+def _unused_parts(parts: Iterable[str]) -> tuple[Remark, ...]:
+    """A remark if some images lie in folders that look like parts of a split, and some do not."""
+    names = ", ".join(sorted(set(parts) - {""}))
+    what = f"only some images lie in folders of a split ({names}), so all were read together"
+    return (Remark(what, "leak"),) if names else ()

@@ -1,4 +1,4 @@
-"""A CSV or JSON Lines list of images and their classes, and the images in folders around it.
+"""A list of images and their classes, as text or JSON Lines, and the images in folders around it.
 
 `{train,val,test}.csv` are the parts of a split, as in Ravi's miniImageNet; otherwise there is one
 list of any name, perhaps with a column for the part.
@@ -11,6 +11,7 @@ from kedge.data.files import list_file
 from kedge.data.files.file_tree import FileTree
 from kedge.data.index import PART_NAMES, ImageIndex, names_of_numbers
 from kedge.data.readers.base import Reader, index_files
+from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -57,8 +58,8 @@ class ImageListReader(Reader):
             remarks=(
                 *list_remarks,
                 *row_remarks,
-                *skipped_remark(no_part, "image", "in no part of the list's split"),
-                *skipped_remark(unlisted, "image", "in no list"),
+                *lost(no_part, "image", "in no part of the list's split"),
+                *lost(unlisted, "image", "in no list"),
             ),
         )
 
@@ -66,6 +67,12 @@ class ImageListReader(Reader):
 def _find_lists(tree: FileTree) -> tuple[list[str], tuple[str, ...]]:
     """The lists of images to read, and remarks on others."""
     candidates = [name for name in tree.names if name.lower().endswith(list_file.SUFFIXES)]
+    texts = [name for name in tree.names if name.lower().endswith(list_file.TEXT_SUFFIXES)]
+    if not candidates and texts:
+        if len(tree.names) == 1:
+            return texts, ()
+        # Beside folders of classes such files may describe anything.
+        candidates = _with_images(tree, texts[:MAX_LISTS]) if len(_image_folders(tree)) < 2 else []
     if len(candidates) == 1:
         folder = candidates[0].rpartition("/")[0]
         if _image_folders(tree) <= {folder, f"{folder}/images".lstrip("/")}:
@@ -142,11 +149,12 @@ def _read_lists(
         first = f", the first missing one is {display_name(missing[0])}" if missing else ""
         what = f"no line has both a class and an image that exists{first}"
         raise KedgeError(f"{tree.path / lists[0]}: {what}; put the images beside the list.")
+    other = "listed again, other class or part"
     return labels, [
-        *skipped_remark(missing, "image", "listed, but missing"),
-        *skipped_remark(incomplete, "line", "no image or no class"),
+        *lost(missing, "image", "listed, but missing"),
+        *lost(incomplete, "line", "no image or no class"),
         *skipped_remark(repeated, "image", "listed again"),
-        *skipped_remark(contradictory, "image", "listed again, other class or part"),
+        *(Remark(text, "label") for text in skipped_remark(contradictory, "image", other)),
     ]
 
 

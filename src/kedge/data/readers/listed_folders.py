@@ -9,6 +9,7 @@ from kedge.data.decode import looks_like_image
 from kedge.data.files.file_tree import FileTree
 from kedge.data.index import PART_NAMES, ImageIndex
 from kedge.data.readers.base import Reader, index_files
+from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
@@ -45,7 +46,7 @@ class CifarFoldersReader(Reader):
         classes = set(class_of.values())
         remarks = [
             *skipped_remark(sorted(classes - part_of.keys()), "class", "in no list of the split"),
-            *skipped_remark(sorted(part_of.keys() - classes), "class", "listed, without images"),
+            *lost(sorted(part_of.keys() - classes), "class", "listed, without images"),
         ]
         if len(splits) > 1:
             remarks.append(f"of several splits, {display_name(split)} was used")
@@ -112,10 +113,10 @@ class TinyImageNetReader(Reader):
         for part, names in no_class.items():
             remarks += skipped_remark(names, "image", f"{part}: no class")
         missing = sorted(wnid_of_val.keys() - val_files)
-        remarks += skipped_remark(missing, "image", "in val_annotations.txt, but missing")
+        remarks += lost(missing, "image", "in val_annotations.txt, but missing")
         classes = {wnid for wnid, _ in labels.values()}
         empty = sorted(_table(tree, f"{root}wnids.txt").keys() - classes)
-        remarks += skipped_remark(empty, "class", "in wnids.txt, but without images")
+        remarks += lost(empty, "class", "in wnids.txt, but without images")
         return index_files(
             tree,
             self.form,

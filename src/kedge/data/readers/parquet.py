@@ -26,8 +26,9 @@ from kedge.data.index import (
     unread_remarks,
 )
 from kedge.data.readers.base import Reader
+from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError
-from kedge.utils.text import pluralize, skipped_remark
+from kedge.utils.text import pluralize
 
 SHARD_NUMBER = re.compile(r"[-_.]?(\d{1,9})-of-(\d{1,9})")
 
@@ -53,7 +54,7 @@ class ParquetReader(Reader):
         remarks: list[str] = []
         if 0 < len(no_part) < len(files):
             files = [name for name in files if _part(name)]
-            remarks += skipped_remark(no_part, "file", "in no part of the split")
+            remarks += lost(no_part, "file", "in no part of the split")
         remarks += _missing_shards(tree, files)
         shards = [parquet_file.open_shard(tree.local_path(name), _part(name)) for name in files]
         _check_agreement(shards)
@@ -70,7 +71,8 @@ class ParquetReader(Reader):
                 rows = np.flatnonzero(of_shard >= 0)
                 shards[k], labels[k] = replace(shards[k], rows=rows), of_shard[rows]
         if n_skipped := n_rows - sum(map(len, labels)):
-            remarks.append(f"{pluralize(n_skipped, 'image')} skipped (no label, or an invalid one)")
+            skipped = f"{pluralize(n_skipped, 'image')} skipped (no label, or an invalid one)"
+            remarks.append(Remark(skipped, "lost"))
         names = np.array(names_of_numbers(list(label_numbers)), dtype=object)
         classes, class_of_number = np.unique(names, return_inverse=True)
         with_parts = [shard for shard in shards if shard.part and len(shard.rows)]

@@ -20,8 +20,8 @@ from kedge.data.index import (
     names_of_numbers,
 )
 from kedge.data.readers.base import Reader
+from kedge.data.remarks import lost
 from kedge.errors import KedgeError
-from kedge.utils.text import skipped_remark
 
 CACHE_FILES = {  # the part of each
     f"mini-imagenet-cache-{part}.pkl": PART_NAMES[part]
@@ -66,8 +66,8 @@ class MiniCacheReader(Reader):
             names += of_part
             parts += [part] * len(of_part)
             without = [f"image {i}" for i, name in enumerate(of_part) if name == NO_CLASS]
-            remarks += skipped_remark(without, "image", f"no class in {path.name}")
-            remarks += skipped_remark(sorted(empty), "class", f"no image in {path.name}")
+            remarks += lost(without, "image", f"no class in {path.name}")
+            remarks += lost(sorted(empty), "class", f"no image in {path.name}")
         return build_index(
             tree,
             self.form,

@@ -1,0 +1,122 @@
+"""Lists of images and classes as text: which character separates cells, and what columns mean.
+
+A first line with known column names says it. Otherwise a list of two columns (or three, with the
+parts of a split) is understood from its cells: one column holds names of image files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kedge.data.decode import UNSUPPORTED_TYPES, looks_like_image
+from kedge.data.index import PART_NAMES
+from kedge.errors import KedgeError
+
+SEPARATORS = (",", ";", "\t", "|", " ")
+BY_CELLS = ("\t", ";", "|", ",", " ")  # the same, the least likely within a path or a name first
+SAMPLE = 50  # lines from which the columns are inferred
+MOSTLY = 0.9  # of the lines must fit: one may be damaged
+# The first of these columns that a list has is used. Names come before "label", often a number.
+IMAGE_COLUMNS = (
+    *("filename", "file_name", "file", "path", "file_path", "filepath", "filepaths"),
+    *("image", "image_name", "image_path", "image_file", "img", "img_path"),
+)
+CLASS_COLUMNS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
+PART_COLUMNS = ("split", "part", "subset", "partition", "set", "data_set")
+
+
+class Layout(NamedTuple):
+    """How the lines of a list are cut into columns."""
+
+    separator: str
+    columns: tuple[str, ...] = ()  # empty if the first line names them
+    has_header: bool = True
+
+
+def csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Line numbers and cells by column; the bare header if it lacks a column that is needed."""
+    separator, columns, has_header = _layout(text)
+    table = _reader(text, separator)
+    rows = filter(None, table)
+    try:
+        if has_header:
+            header: list[str] = next(rows, [])
+            columns = columns or tuple(map(column_name, header))
+            if header and not has_columns(columns):
+                yield table.line_num, dict.fromkeys(columns)
+                return
+        for row in rows:
+            cells = _join_words(row) if separator == " " and len(row) > len(columns) else row
+            named = dict(zip(columns, cells, strict=False))  # a row may lack the last cells
+            yield table.line_num, {**dict.fromkeys(columns, ""), **named}
+    except csv.Error as error:
+        raise KedgeError(f"{path}: line {table.line_num} is not valid CSV ({error}).") from None
+
+
+def has_columns(columns: Collection[str]) -> bool:
+    """Whether there is a column of images and one of classes."""
+    return all(any(n in columns for n in names) for names in (IMAGE_COLUMNS, CLASS_COLUMNS))
+
+
+def column_name(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip(' "\t').strip().lower())
+
+
+def _layout(text: str) -> Layout:
+    header = re.split("[\r\n]", text.lstrip(), maxsplit=1)[0]
+    for separator in SEPARATORS:
+        if has_columns([column_name(name) for name in header.split(separator)]):
+            return Layout(separator)
+    for separator in BY_CELLS:
+        try:
+            rows = [*islice(filter(None, _reader(text, separator)), SAMPLE)]
+        except csv.Error:
+            continue
+        for cells in (rows, [_join_words(row) for row in rows]) if separator == " " else (rows,):
+            if columns := _columns_by_cells(cells):
+                has_header = not _is_image(cells[0][columns.index(IMAGE_COLUMNS[0])])
+                return Layout(separator, columns, has_header)
+    return Layout(",")
+
+
+def _columns_by_cells(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Names for the columns of rows, of which the first may be a header; empty if unclear."""
+    n = len(rows[0]) if rows else 0
+    body = [row for row in rows[1:] or rows if len(row) == n]
+    if n not in (2, 3) or len(body) < MOSTLY * len(rows[1:] or rows):
+        return ()
+    cells = [[row[k] for row in body] for k in range(n)]
+    images = [k for k in range(n) if sum(map(_is_image, cells[k])) >= MOSTLY * len(body)]
+    parts = [k for k in range(n) if all(cell.strip().lower() in PART_NAMES for cell in cells[k])]
+    if len(images) != 1 or (n == 3 and (len(parts) != 1 or parts == images)):
+        return ()
+    names = [CLASS_COLUMNS[0]] * n
+    names[images[0]] = IMAGE_COLUMNS[0]
+    if n == 3:
+        names[parts[0]] = PART_COLUMNS[0]
+    return tuple(names)
+
+
+def _reader(text: str, separator: str) -> Any:
+    lines = io.StringIO(text, newline="")
+    return csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
+
+
+def _join_words(cells: Sequence[str]) -> list[str]:
+    """Cells between blanks as a path and a class: the path ends with the first name of an image."""
+    words = [cell for cell in cells if cell]
+    ends = [i for i, word in enumerate(words, 1) if _is_image(word)]
+    if not ends or len(words) < 3:
+        return words
+    return [" ".join(words[: ends[0]]), " ".join(words[ends[0] :])]
+
+
+def _is_image(cell: str) -> bool:
+    name = cell.strip()
+    return looks_like_image(name) or name.rpartition(".")[2].lower() in UNSUPPORTED_TYPES

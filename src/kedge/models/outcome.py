@@ -1,0 +1,66 @@
+"""What a round did to a model, as its lineage records it. Accuracies are in %.
+
+The three columns of a comparison are the same everywhere: `before` is the model before the round,
+among the classes that it knew then; `untrained` is the same network with anchors of the new classes
+added, so that nothing but training lies between it and `after`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kedge.config import EpisodeShape
+from kedge.errors import require
+
+
+@dataclass(frozen=True)
+class NamingChange:
+    """Accuracy of naming images of the classes that were first learned in one round, among all
+    classes that the model knows."""
+
+    round: int  # in which the classes were first learned
+    classes: int
+    images: int  # that were held back from training; 0 for an estimate
+    before: float | None  # None: the model did not know these classes
+    untrained: float
+    after: float
+
+    def __post_init__(self) -> None:
+        require(self.round >= 0 and self.classes > 0 and self.images >= 0, "a count is negative")
+        _check_accuracies(self.before, self.untrained, self.after)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether the images are gone, so that the numbers are estimates from the anchors and the
+        stored spread of the features."""
+        return self.images == 0
+
+
+@dataclass(frozen=True)
+class FewShotChange:
+    """Accuracy over episodes of classes that were held back from training."""
+
+    shape: EpisodeShape
+    classes: int
+    episodes: int
+    before: float
+    after: float
+    interval: float  # half-width of the 95% interval of after − before, over the same episodes
+
+    def __post_init__(self) -> None:
+        require(self.classes > 1 and self.episodes > 1, "a count is too small")
+        _check_accuracies(self.before, self.after, self.interval)
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What a round did, measured on images and classes that it held back from training."""
+
+    naming: tuple[NamingChange, ...]  # by the round in which classes were first learned
+    few_shot: FewShotChange | None  # None: the delivery had no class to spare
+
+
+def _check_accuracies(*values: float | None) -> None:
+    valid = all(v is None or (math.isfinite(v) and 0 <= v <= 100) for v in values)
+    require(valid, "an accuracy is not from 0 to 100")
