@@ -5,12 +5,14 @@ Public names are listed here, and loaded when they are first used.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kedge.api import evaluate as evaluate
     from kedge.api import evaluate_by_class as evaluate_by_class
+    from kedge.api import load as load
     from kedge.api import remember as remember
     from kedge.api import train as train
     from kedge.api import update as update
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from kedge.data.open import open_images as open_images
     from kedge.data.table import ImageTable as ImageTable
     from kedge.errors import KedgeError as KedgeError
+    from kedge.errors import KedgeWarning as KedgeWarning
     from kedge.evaluation.by_class import Evaluation as Evaluation
     from kedge.evaluation.results import Score as Score
     from kedge.experiments.experiment import Experiment as Experiment
@@ -27,10 +30,12 @@ if TYPE_CHECKING:
     from kedge.models.classifier import Classifier as Classifier
     from kedge.models.model import Model as Model
     from kedge.report.record_report import write_report as write_report
+    from kedge.utils.progress import set_verbosity as set_verbosity
 
 _HOME = {
     "train": "kedge.api",
     "update": "kedge.api",
+    "load": "kedge.api",
     "remember": "kedge.api",
     "evaluate": "kedge.api",
     "evaluate_by_class": "kedge.api",
@@ -46,10 +51,16 @@ _HOME = {
     "run_experiment": "kedge.experiments.runner",
     "Record": "kedge.experiments.records",
     "write_report": "kedge.report.record_report",
+    "set_verbosity": "kedge.utils.progress",
     "KedgeError": "kedge.errors",
+    "KedgeWarning": "kedge.errors",
 }
 __all__ = list(_HOME)
 __version__ = "0.1.0"
+
+# By default waiting OpenMP threads spin; where another program uses a core, a training step then
+# takes 20 times as long (LOG.md). Read when torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def __getattr__(name: str) -> Any:

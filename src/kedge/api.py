@@ -62,11 +62,12 @@ from kedge.training.user_settings import (
     summarize_update,
     tell_inferred,
 )
-from kedge.utils import distributed
+from kedge.utils import distributed, progress
 from kedge.utils.config_io import from_dict, option_name, validated
 from kedge.utils.seeding import torch_seed
 
 
+@progress.display(python=True)
 def train(
     images: Images,
     *,
@@ -124,6 +125,7 @@ def train(
     return train_user_round(start, split, Method("base", "new"), config, checkpoint, table)
 
 
+@progress.display(python=True)
 def update(
     model: Model,
     images: Images,
@@ -190,6 +192,12 @@ def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
     return replace(options, **method.schedule)
 
 
+def load(path: str | Path, backbone: nn.Module | None = None) -> Model:
+    """The model in a file. A backbone of your own has to be passed in again."""
+    return Model.load(path, backbone)
+
+
+@progress.display(python=True)
 def remember(
     model: Model,
     images: Images,
@@ -237,6 +245,7 @@ def remember(
     return distributed.broadcast({name: tensor.cpu() for name, tensor in kept.items()})
 
 
+@progress.display(python=True)
 def evaluate(
     model: Model,
     images: Images,
@@ -262,6 +271,7 @@ def evaluate(
     return evaluate_by_class(model, images, **given).score
 
 
+@progress.display(python=True)
 def evaluate_by_class(
     model: Model,
     images: Images,
@@ -295,7 +305,7 @@ def evaluate_by_class(
 def _check_model(model: object) -> None:
     require(
         isinstance(model, Model),
-        f"model is a {type(model).__name__}: give a kedge.Model, as kedge.Model.load(FILE) reads.",
+        f"model is a {type(model).__name__}: give a kedge.Model, as kedge.load(FILE) reads.",
     )
 
 

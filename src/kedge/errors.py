@@ -1,8 +1,15 @@
-"""Errors that a user can act on; anything else that escapes is a bug and keeps its traceback."""
+"""Errors and warnings that a user can act on.
+
+Any other error that escapes is a bug and keeps its traceback.
+"""
 
 
 class KedgeError(Exception):
     """One sentence: the file or option, what was expected, and what to do."""
+
+
+class KedgeWarning(UserWarning):
+    """Something in the given images that can spoil a model; commands print it as a problem."""
 
 
 class EntitlementError(KedgeError):

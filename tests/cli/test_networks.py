@@ -83,7 +83,7 @@ def test_life_of_a_vit_of_timm(
     pixels = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     session = onnxruntime.InferenceSession(tmp_path / "later.onnx")
     given = torch.from_numpy(session.run(None, {"pixels": pixels.numpy()})[0])
-    torch.testing.assert_close(given, model.classifier().probabilities(pixels), rtol=0, atol=1e-4)
+    torch.testing.assert_close(given, model.classifier().predict_proba(pixels), rtol=0, atol=1e-4)
     about = session.get_modelmeta().custom_metadata_map
     assert about["interpolation"] == "bicubic"
 

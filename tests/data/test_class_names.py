@@ -18,6 +18,9 @@ from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.models.model import Model
 
+# What is wrong with images is asserted by their remarks; warnings are tested in test_progress.py.
+pytestmark = pytest.mark.filterwarnings("ignore::kedge.errors.KedgeWarning")
+
 Draw = Callable[..., Path]
 TINY: dict[str, Any] = {"train": "none", "width": 4, "backbone": "conv4"}
 

@@ -19,6 +19,9 @@ from kedge.data.delivery import Delivery
 from kedge.data.open import open_images
 from kedge.data.remarks import kind_of
 
+# What is wrong with images is asserted by their remarks; warnings are tested in test_progress.py.
+pytestmark = pytest.mark.filterwarnings("ignore::kedge.errors.KedgeWarning")
+
 Cli = Any  # of conftest.py
 
 

@@ -16,6 +16,9 @@ from kedge.data.open import open_images
 from kedge.data.remarks import KINDS, Remark, kind_of, remarks_from_json, worst_first
 from kedge.errors import KedgeError
 
+# What is wrong with images is asserted by their remarks; warnings are tested in test_progress.py.
+pytestmark = pytest.mark.filterwarnings("ignore::kedge.errors.KedgeWarning")
+
 Cli = Any  # of conftest.py
 
 

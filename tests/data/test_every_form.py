@@ -23,6 +23,9 @@ from kedge.data.inspect import Inspection, inspect_index
 from kedge.data.readers import READERS, read_index
 from kedge.data.table import ImageTable
 
+# What is wrong with images is asserted by their remarks; warnings are tested in test_progress.py.
+pytestmark = pytest.mark.filterwarnings("ignore::kedge.errors.KedgeWarning")
+
 TOLERANCE = 5  # levels by which JPEG changes the middle of a quarter
 
 

@@ -18,6 +18,9 @@ from kedge.data.remarks import kind_of
 from kedge.errors import KedgeError
 from kedge.utils import progress
 
+# What is wrong with images is asserted by their remarks; warnings are tested in test_progress.py.
+pytestmark = pytest.mark.filterwarnings("ignore::kedge.errors.KedgeWarning")
+
 # Dark at the left, bright at the right: shows whether an image was turned, cropped or clipped.
 RAMP = np.tile(np.linspace(0, 255, 32).astype(np.uint8), (32, 1))
 LETTER_L = np.zeros((32, 32), np.uint8)  # differs from itself under every turn and mirroring

@@ -119,7 +119,7 @@ def test_onnx_gives_what_pytorch_gives(
                 given, wanted = run_onnx(outs[name], "features", images), model.embed(images)
             else:
                 given = run_onnx(outs[name], "probabilities", images)
-                wanted = expected.probabilities(images)
+                wanted = expected.predict_proba(images)
             torch.testing.assert_close(given, wanted, msg=lambda text, name=name: f"{name}: {text}")
         said = metadata_of(outs[name])
         classes = json.loads(said.pop("classes", "null"))
@@ -228,7 +228,7 @@ def test_classes_in_plain_numpy(trained: Any, tmp_path: Path) -> None:
     paths = sorted(support_of(model, tmp_path).rglob("*.png"))
     said = [line.split("\t") for line in run_script("by_numpy.py", file, *paths).splitlines()]
     images = model.open(tmp_path).images
-    best = model.classifier().probabilities(images).max(1)
+    best = model.classifier().predict_proba(images).max(1)
     assert [path for path, _, _ in said] == [str(path) for path in paths]
     assert [name for _, name, _ in said] == [model.classes[i] for i in best.indices.tolist()]
     probabilities = torch.tensor([float(p) for _, _, p in said])

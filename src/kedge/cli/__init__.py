@@ -33,9 +33,6 @@ CONTINUES = {  # where a stopped command continues when it is given again
 
 def main() -> None:
     """Entry point: a user's errors are one sentence, a traceback means a bug."""
-    # By default waiting OpenMP threads spin; where another program uses a core, a training step
-    # then takes 20 times as long (LOG.md). Read when torch is imported.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
     escape_unencodable()

@@ -50,13 +50,11 @@ class Show:
 
 
 def _show(console: Console, about: dict[str, Any]) -> None:
-    from kedge.report.model_summary import network_name
-
     image, head, anchors = (about[k] for k in ("input", "head", "anchors"))
     side, colour = image["image_size"], "colour" if image["colour"] else "grey"
     square = "cropped to the centre square" if image["fit"] == "crop" else "stretched to a square"
     inverted = ", inverted" if image["inverted"] else ""
-    size, network = format_bytes(about["bytes"]), _text(network_name(about))
+    size, network = format_bytes(about["bytes"]), _text(about["network"])
     written = about["written"][:16].replace("T", " ")
     lines = {
         "file": f"{about['file']}, {size}, written {written}",

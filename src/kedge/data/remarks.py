@@ -96,8 +96,15 @@ def list_lines(remarks: Sequence[str]) -> list[str]:
 
 
 def tell(source: object, remarks: Sequence[str]) -> None:
-    """Print the list of remarks, without those that the command has told already."""
+    """Print the list of remarks, without those that the command has told already.
+
+    For functions that are called from Python, problems are Python warnings.
+    """
     new = [remark for remark in remarks if progress.is_new(f"{source}: {remark}")]
+    if not progress.in_command():
+        for problem in problems(worst_first(new)):
+            progress.warn(f"{source}: {problem}")
+        new = [remark for remark in new if kind_of(remark) == "note"]
     if new:
         progress.note(f"{source}: " + "\n".join(list_lines(new)))
 

@@ -18,9 +18,10 @@ from kedge.data.decode import ImageSpec, Interpolation, ResizeMode
 from kedge.data.packed_file import LazyImages, blocks, fingerprint_of, read_packed, write_packed
 from kedge.data.remarks import remarks_from_json, remarks_to_json
 from kedge.errors import KedgeError, require
-from kedge.utils.text import normalize_name
+from kedge.utils.text import list_some, normalize_name, pluralize
 
 EAGER_BYTES = 1 << 28  # files with fewer bytes of pixels are loaded into memory
+N_NAMES = 6  # of classes that are shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,20 @@ class ImageTable:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        return f"kedge.ImageTable: {self.summary}\n  {list_some(self.classes, N_NAMES)}"
+
+    @property
+    def summary(self) -> str:
+        """Where the images come from, how many there are, and of which size."""
+        least, most = (int(n) for n in self.counts.aminmax()) if self.classes else (0, 0)
+        counts = pluralize(most, "image") if least == most else f"{least} to {most} images"
+        colour = "colour" if self.n_channels == 3 else "grey"
+        return (
+            f"{self.source}: {pluralize(len(self.classes), 'class', 'classes')} of {counts}, at "
+            f"{self.image_size} px in {colour}"
+        )
 
     @property
     def n_channels(self) -> int:

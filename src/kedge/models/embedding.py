@@ -24,6 +24,7 @@ from kedge.utils.progress import Tick
 
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std of each channel
 CUSTOM = "custom"  # the name of a backbone that is the caller's own module
+SCRATCH = ("conv4", "resnet12", "resnet12-wide")  # networks that have a width
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,15 @@ class ModelConfig:
     def is_pretrained(self) -> bool:
         """Whether training started from weights that were not random."""
         return self.pretrained is not None and bool(self.pretrained.sha256)
+
+    @property
+    def network_name(self) -> str:
+        """'conv4 of width 32', 'efficientnet-lite0', 'your own: resnet50'."""
+        name = self.backbone.backbone
+        if name == CUSTOM:
+            origin = self.pretrained
+            return "your own" if origin is None else f"your own: {origin.architecture}"
+        return f"{name} of width {self.backbone.width}" if name in SCRATCH else name
 
     def __post_init__(self) -> None:
         require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")

@@ -37,7 +37,7 @@ LINEAGE_KEYS = ("round", "method", "classes", "images", "val_accuracy")
 
 
 class _Graph(nn.Module):
-    """The computation of `Model.embed` or `Classifier.probabilities` on one batch."""
+    """The computation of `Model.embed` or `Classifier.predict_proba` on one batch."""
 
     representatives: Tensor | None
     offsets: Tensor | None

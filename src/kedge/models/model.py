@@ -27,6 +27,7 @@ from kedge.models.classifier import Classifier
 from kedge.models.embedding import Embedding, ModelConfig, Statistics, channel_statistics
 from kedge.models.heads import Head, build_head
 from kedge.models.model_file import LineageEntry
+from kedge.models.model_text import model_text
 from kedge.utils import progress
 from kedge.utils.atomic_io import save_tensors, tensors_digest
 from kedge.utils.config_io import to_dict
@@ -51,6 +52,9 @@ class Model:
     # the model's file is of an early version.
     class_means: Float[Tensor, "classes d"] | None = None
     calibration: Calibration | None = None  # None: a file of an early version
+
+    def __repr__(self) -> str:
+        return model_text(self.config, self.classes, self.lineage)
 
     @property
     def device(self) -> torch.device:
@@ -163,6 +167,19 @@ class Model:
         """A checksum of all weights, anchors and class means."""
         return tensors_digest(self.tensors())
 
+    def predict(self, images: Any) -> list[str]:
+        """The most probable of the known classes for each image; see `Classifier.predict`."""
+        return self.classifier().predict(images)
+
+    def predict_proba(self, images: Any) -> Float[Tensor, "n k"]:
+        """The probability of each known class for each image, in the order of `classes`."""
+        return self.classifier().predict_proba(images)
+
+    def score(self, images: Any, labels: Any) -> float:
+        """The share of images, from 0 to 1, that get the right name among all known classes."""
+        return self.classifier().score(images, labels)
+
+    @progress.display(python=True)
     def classifier(
         self, support: Any = None, *, known: bool | Sequence[str] | None = None
     ) -> Classifier:
@@ -253,6 +270,7 @@ class Model:
             raise KedgeError(f"{table.source}: class '{empty[0]}' has no readable example.")
         return table
 
+    @progress.display(python=True)
     def open(self, source: Any) -> ImageTable:
         """Images from any source, brought to the size that this model takes."""
         delivery = replace(Delivery.of(source), known_classes=self.classes)

@@ -14,7 +14,7 @@ from kedge.errors import KedgeError
 from kedge.models import model_file
 from kedge.models.model_file import LineageEntry
 from kedge.report.format import NONE, byte_size, counted, number
-from kedge.report.model_summary import describe_model, network_name
+from kedge.report.model_summary import describe_model
 from kedge.report.outcome import history_table, outcome_sentence, outcome_table
 from kedge.report.outcome_figures import few_shot_figure, naming_figure, outcome_figure
 from kedge.report.page import is_report, render
@@ -71,7 +71,7 @@ def _about(about: dict[str, Any]) -> str:
     n_rounds = counted(len(about["lineage"]), "rounds")
     return (
         f"A model that knows {counted(len(about['classes']), 'classes')} after {n_rounds}. "
-        f"Network: {network_name(about)}."
+        f"Network: {about['network']}."
     )
 
 
@@ -96,7 +96,7 @@ def _network(about: dict[str, Any]) -> dict[str, Any]:
     image, head, anchors = about["input"], about["head"], about["anchors"]
     side, origin = image["image_size"], about["pretrained"]
     facts = {
-        "backbone": network_name(about),
+        "backbone": about["network"],
         "weights": f"{about['weights']:,}",
         "features": about["features"],
         "head": f"{head['head']}, temperature {head['temperature']:g}",

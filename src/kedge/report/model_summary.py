@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kedge.evaluation.naming import rounds_of_origin
-from kedge.models.embedding import CUSTOM
 from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.models.model_file import ModelContents
 from kedge.utils.atomic_io import file_version
-
-SCRATCH = ("conv4", "resnet12", "resnet12-wide")  # networks that have a width
 
 
 def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
@@ -40,6 +37,7 @@ def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
             "inverted": config.inverted,
             "interpolation": config.interpolation,
         },
+        "network": config.network_name,
         "backbone": asdict(config.backbone),
         "pretrained": None if config.pretrained is None else asdict(config.pretrained),
         "frozen": list(config.frozen),
@@ -58,15 +56,6 @@ def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
             for name in model.classes
         ],
     }
-
-
-def network_name(about: dict[str, Any]) -> str:
-    """'conv4 of width 32', 'efficientnet-lite0', 'your own: resnet50'."""
-    backbone, origin = about["backbone"], about["pretrained"]
-    name = backbone["backbone"]
-    if name == CUSTOM:
-        return "your own" if origin is None else f"your own: {origin['architecture']}"
-    return f"{name} of width {backbone['width']}" if name in SCRATCH else str(name)
 
 
 def _sha256(file: Path) -> str:

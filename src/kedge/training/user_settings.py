@@ -178,13 +178,7 @@ def resolve_settings(
 def tell_inferred(table: ImageTable, reasons: Sequence[str]) -> None:
     if not reasons:
         return
-    least, most = int(table.counts.min()), int(table.counts.max())
-    counts = pluralize(most, "image") if least == most else f"{least} to {most} images"
-    colour = "colour" if table.n_channels == 3 else "grey"
-    progress.note(
-        f"{table.source}: {pluralize(len(table.classes), 'class', 'classes')} of {counts}, at "
-        f"{table.image_size} px in {colour}. Inferred from the data, unless an option is given:"
-    )
+    progress.note(f"{table.summary}. Inferred from the data, unless an option is given:")
     for reason in reasons:
         progress.note(f"  {reason}")
 

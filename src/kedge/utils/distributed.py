@@ -55,6 +55,11 @@ def rank() -> int:
     return dist.get_rank() if _initialized() else 0
 
 
+def is_first_rank() -> bool:
+    """Whether this process is rank 0, or will be when it has joined the group."""
+    return os.environ["RANK"] == "0" if _launched_world_size() > 1 else rank() == 0
+
+
 def barrier() -> None:
     """Block until every rank has reached this point."""
     if world_size() > 1:

@@ -1,34 +1,104 @@
-"""Progress bars on standard error, or lines if it is no terminal; shown only within `display`."""
+"""Progress and notes: bars in a terminal or notebook, lines elsewhere; shown within `display`.
+
+Functions that users call from Python are decorated with `display(python=True)`: what they show can
+be turned off, and what can spoil a model becomes a Python warning (`KedgeWarning`).
+"""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Literal, get_args
 
 from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
 
+from kedge.errors import KedgeWarning, require
+
 LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
+Verbosity = Literal["info", "warning"]
+VERBOSITY_VARIABLE = "KEDGE_VERBOSITY"
 Tick = Callable[[int], None]  # called with the number of items that were just done
-_display: ContextVar[bars.Progress | None] = ContextVar("kedge_progress", default=None)
-_noted: ContextVar[set[str] | None] = ContextVar("kedge_noted", default=None)
+
+
+@dataclass(frozen=True)
+class _Display:
+    """Where tasks and notes are shown."""
+
+    progress: bars.Progress | None  # None: nowhere; notes are logged
+    python: bool = False  # within a function that was called from Python, not a command
+    noted: set[str] = field(default_factory=set)
+
+
+_display: ContextVar[_Display | None] = ContextVar("kedge_display", default=None)
 _prefix: ContextVar[str] = ContextVar("kedge_prefix", default="")  # of every line
 _show_status: ContextVar[Callable[[str], object] | None] = ContextVar("kedge_status", default=None)
+_verbosity: Verbosity | None = None  # None: as the environment says
+
+
+def set_verbosity(level: Verbosity) -> None:
+    """Choose what functions show when they are called from Python.
+
+    Args:
+        level: "info", progress, choices and remarks (the default); or "warning", nothing but
+            warnings of the category `KedgeWarning`. The environment variable KEDGE_VERBOSITY
+            chooses for programs that do not call this.
+
+    Notes that are not shown are logged to the logger "kedge" with the level INFO.
+    """
+    global _verbosity
+    _check_verbosity("level", level)
+    _verbosity = level
+
+
+def _check_verbosity(name: str, level: str) -> None:
+    levels = " or ".join(get_args(Verbosity))
+    require(level in get_args(Verbosity), f"{name} is '{level}': it must be {levels}.")
+
+
+def _is_quiet() -> bool:
+    if _verbosity is not None:
+        return _verbosity == "warning"
+    level = os.environ.get(VERBOSITY_VARIABLE) or "info"
+    _check_verbosity(VERBOSITY_VARIABLE, level)
+    # Several processes, such as those of scikit-learn's n_jobs, would write over each other.
+    return level == "warning" or multiprocessing.parent_process() is not None
 
 
 @contextmanager
-def display() -> Iterator[None]:
-    """Show tasks and notes of the body on standard error."""
-    from kedge.utils.distributed import rank  # imported here since PyTorch is slow to load
+def display(*, python: bool = False) -> Iterator[None]:
+    """Show tasks and notes of the body on standard error, or in the notebook that runs it.
 
-    if _display.get() is not None or rank() != 0:
+    `python`: for functions that users call from Python. Within another display this does nothing.
+    """
+    if _display.get() is not None:
         yield
         return
+    from kedge.utils.distributed import is_first_rank  # imported here since PyTorch is slow to load
+
+    hidden = not is_first_rank() or (python and _is_quiet())
+    progress = None if hidden else _progress(python)
+    token = _display.set(_Display(progress, python))
+    try:
+        yield
+    finally:
+        _display.reset(token)
+        if progress is not None:
+            progress.stop()
+
+
+def _progress(python: bool) -> bars.Progress:
     columns = (
         bars.TextColumn("{task.description}"),
         bars.BarColumn(28),
@@ -39,14 +109,12 @@ def display() -> Iterator[None]:
         bars.TextColumn("{task.fields[status]}", markup=False),
     )
     console = Console(stderr=True)
+    if python and console.is_jupyter:
+        from kedge.utils.notebook import NotebookProgress
+
+        return NotebookProgress(*columns)
     disable = not console.is_terminal  # without a terminal, bars would leave empty lines
-    with bars.Progress(*columns, console=console, transient=True, disable=disable) as progress:
-        token, noted = _display.set(progress), _noted.set(set())
-        try:
-            yield
-        finally:
-            _display.reset(token)
-            _noted.reset(noted)
+    return bars.Progress(*columns, console=console, transient=True, disable=disable)
 
 
 @contextmanager
@@ -66,7 +134,7 @@ def no_tick(n: int) -> None:
 @contextmanager
 def task(description: str, total: int) -> Iterator[Tick]:
     """A progress bar for the body, which advances it with the tick that it is given."""
-    progress = _display.get()
+    progress = _shown_by()
     if progress is None:
         yield no_tick
     elif progress.disable:
@@ -74,6 +142,7 @@ def task(description: str, total: int) -> Iterator[Tick]:
         with _status_shown_by(lines.set_status):
             yield lines
     else:
+        progress.start()
         name = f"{escape(_prefix.get())}{description}"
         bar = progress.add_task(name, total=total, status="")
         try:
@@ -126,11 +195,17 @@ class _LineTick:
 
 def note(text: str) -> None:
     """Print a line, or log it to the logger "kedge" (INFO) if there is no display."""
-    progress, line = _display.get(), printable(f"{_prefix.get()}{text}")
+    progress, line = _shown_by(), printable(f"{_prefix.get()}{text}")
     if progress is None:
         LOGGER.info(line)
     else:
         progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        progress.refresh()
+
+
+def _shown_by() -> bars.Progress | None:
+    shown = _display.get()
+    return None if shown is None else shown.progress
 
 
 def note_once(text: str) -> None:
@@ -141,12 +216,34 @@ def note_once(text: str) -> None:
 
 def is_new(text: str) -> bool:
     """Whether this is asked for the first time within a display; always true without one."""
-    noted, line = _noted.get(), f"{_prefix.get()}{text}"
-    if noted is None:
+    shown, line = _display.get(), f"{_prefix.get()}{text}"
+    if shown is None:
         return True
-    new = line not in noted
-    noted.add(line)
+    new = line not in shown.noted
+    shown.noted.add(line)
     return new
+
+
+def in_command() -> bool:
+    """Whether a command runs the caller, so that no Python warning may be seen."""
+    shown = _display.get()
+    return shown is not None and not shown.python
+
+
+def warn(text: str) -> None:
+    """A `KedgeWarning` that points at the line which called kedge."""
+    from kedge.utils.distributed import is_first_rank
+
+    if not is_first_rank():
+        return
+    frame: FrameType | None = sys._getframe()
+    depth = outermost = 0
+    while frame is not None:
+        depth += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "kedge":
+            outermost = depth
+        frame = frame.f_back
+    warnings.warn(printable(text), KedgeWarning, stacklevel=outermost + 1)
 
 
 def printable(text: str, *, one_line: bool = False) -> str:

@@ -11,6 +11,11 @@ def pluralize(n: int, singular: str, plural: str = "") -> str:
     return f"{n} {singular if n == 1 else plural or f'{singular}s'}"
 
 
+def list_some(names: Sequence[str], most: int) -> str:
+    """'ant, bat, cat, …': the first names."""
+    return ", ".join([*map(display_name, names[:most]), *(["…"] if names[most:] else [])])
+
+
 def format_bytes(n_bytes: float) -> str:
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= factor:

@@ -1,6 +1,7 @@
 """Objects that the Python API takes in place of a path: arrays, lists of images, data sets.
 
-Only labels are copied; images are taken from their owner again when they are fetched.
+Only labels are copied; images are taken from their owner again when they are fetched. A loader of
+batches is read once, into memory.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from kedge.data.decode import RawImage
 from kedge.data.in_memory import objects
-from kedge.data.in_memory.objects import InMemoryImages, Label, wrong
+from kedge.data.in_memory.loader import is_loader, read_batches
+from kedge.data.in_memory.objects import InMemoryImages, Label, several_images, wrong
 from kedge.data.index import ConcatImages, ImageIndex, evenly_spaced, names_of_numbers
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
@@ -47,7 +48,8 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
 
     Args:
         images: `(images, labels)`, `(images, labels, class names)`, `{class name: images}`, or a
-            data set with `__len__` and `__getitem__` → (image, label), such as torchvision's.
+            data set with `__len__` and `__getitem__` → (image, label), such as torchvision's; or
+            PyTorch's DataLoader of batches (images, labels).
         arrays_inverted: see `InMemoryImages`.
     """
     is_sized = hasattr(images, "__len__") and not objects.is_array(images)
@@ -55,10 +57,12 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
         contents = _read_mapping(images)
     elif isinstance(images, tuple) and len(images) in (2, 3) and not isinstance(images[0], tuple):
         contents = _read_pair(*images)
+    elif is_loader(images):
+        contents = _read_loader(images)
     elif is_sized and hasattr(images, "__getitem__"):
         contents = _read_dataset(images)
     else:
-        kinds = "(images, labels), {class name: images}, or a data set with __len__ and __getitem__"
+        kinds = "(images, labels), {class name: images}, a data set or a DataLoader"
         raise wrong(f"{type(images).__name__} holds no images with labels; expected {kinds}")
     form, sources, given_labels, given, remarks, digest, empty = contents
     distinct = list(dict.fromkeys(given_labels))
@@ -80,7 +84,7 @@ def index_in_memory(images: object, arrays_inverted: bool = False) -> ImageIndex
 
 
 def _read_pair(images: Any, labels: Any, classes: Any = None) -> Contents:
-    source, checked = _source(images, "image"), objects.to_labels(labels)
+    source, checked = several_images(images, "image"), objects.to_labels(labels)
     if len(checked) != len(source):
         n_labels = pluralize(len(checked), "label")
         raise wrong(f"{pluralize(len(source), 'image')} but {n_labels}")
@@ -95,27 +99,26 @@ def _read_mapping(images_of: Mapping[Any, Any]) -> Contents:
     sources: list[InMemoryImages] = []
     labels: list[Label] = []
     for name, images in zip(names, images_of.values(), strict=True):
-        sources.append(_source(images, f"image of '{name}',"))
+        sources.append(several_images(images, f"image of '{name}',"))
         labels += [name] * len(sources[-1])
     empty = tuple(name for name, source in zip(names, sources, strict=True) if not len(source))
     remarks = lost(empty, "class", "no image")
     return Contents("images by class", sources, labels, remarks=remarks, empty_classes=empty)
 
 
-def _source(images: Any, noun: str) -> InMemoryImages:
-    shape = tuple(getattr(images, "shape", ()))
-    if objects.is_array(images) and len(shape) == 1 and objects.to_numpy(images).dtype.kind in "OU":
-        images = objects.to_numpy(images).tolist()  # images of different sizes, or paths
-    if objects.is_array(images):
-        # The shape alone is checked: converting HDF5 would read all of it.
-        if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in objects.CHANNELS):
-            shapes = "N×H×W, N×H×W×3 or N×3×H×W"
-            raise wrong(f"the array has the shape {shape}; expected several images, {shapes}")
-        return InMemoryImages(noun, images, range(shape[0]))
-    if isinstance(images, str | bytes | Path) or not isinstance(images, Sequence):
-        kinds = "an array of several images, or a list of arrays, Pillow images or paths"
-        raise wrong(f"images are of type {type(images).__name__}; expected {kinds}")
-    return InMemoryImages(noun, images, range(len(images)))
+def _read_loader(loader: Any) -> Contents:
+    items, labels = read_batches(loader, with_labels=True)
+    names = objects.to_class_names(getattr(loader.dataset, "classes", None))
+    remarks = []
+    if names is not None and not objects.names_cover(names, labels):
+        remarks.append("the class names of the data set do not fit its labels and are not used")
+        names = None
+    if type(getattr(loader, "sampler", None)).__name__ == "RandomSampler":
+        remarks.append(
+            "the loader shuffles: what is learned depends on the order, so with shuffle=False a "
+            "repeated call gives the same model"
+        )
+    return Contents(type(loader).__name__, [several_images(items, "image")], labels, names, remarks)
 
 
 def _digest(sources: list[InMemoryImages]) -> bytes:

@@ -87,8 +87,27 @@ def to_raw_image(image: Any) -> RawImage:
         return _from_pillow(image)
     if not is_array(image):
         raise wrong(f"an image is of type {type(image).__name__}; expected an array or a path")
-    pixels = _to_uint8(_channels_last(to_numpy(image), is_tensor=hasattr(image, "detach")))
+    pixels = to_uint8(_channels_last(to_numpy(image), is_tensor=hasattr(image, "detach")))
     return np.asarray(on_white(Image.fromarray(pixels))) if pixels.shape[2:] == (4,) else pixels
+
+
+def several_images(images: Any, noun: str) -> InMemoryImages:
+    """The images of an array or a list; a `KedgeError` if it is neither, or is a single image."""
+    if isinstance(images, InMemoryImages):
+        return images
+    shape = tuple(getattr(images, "shape", ()))
+    if is_array(images) and len(shape) == 1 and to_numpy(images).dtype.kind in "OU":
+        images = to_numpy(images).tolist()  # images of different sizes, or paths
+    if is_array(images):
+        # The shape alone is checked: converting HDF5 would read all of it.
+        if len(shape) not in (3, 4) or (len(shape) == 3 and shape[-1] in CHANNELS):
+            shapes = "N×H×W, N×H×W×3 or N×3×H×W"
+            raise wrong(f"the array has the shape {shape}; expected several images, {shapes}")
+        return InMemoryImages(noun, images, range(shape[0]))
+    if isinstance(images, str | bytes | Path) or not isinstance(images, Sequence):
+        kinds = "an array of several images, or a list of arrays, Pillow images or paths"
+        raise wrong(f"images are of type {type(images).__name__}; expected {kinds}")
+    return InMemoryImages(noun, images, range(len(images)))
 
 
 def image_digest(raw: RawImage) -> bytes:
@@ -113,15 +132,20 @@ def _channels_last(array: np.ndarray, is_tensor: bool) -> np.ndarray:
     return array
 
 
-def _to_uint8(pixels: np.ndarray) -> np.ndarray:
+def to_uint8(pixels: np.ndarray) -> np.ndarray:
+    """Pixels as uint8; a `KedgeError` unless they are, or are floats from 0 to 1."""
     if pixels.dtype == np.uint8:
         return pixels
     if not np.issubdtype(pixels.dtype, np.floating):
-        raise wrong(f"an image is of {pixels.dtype}; expected uint8, or floats from 0 to 1")
+        todo = "images.astype('uint8') makes them so if white is 255"
+        raise wrong(f"an image is of {pixels.dtype}; expected uint8, or floats from 0 to 1; {todo}")
+    if not pixels.size:
+        return pixels.astype(np.uint8)
     low, high = float(pixels.min()), float(pixels.max())
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-        found = f"an image has floats from {low:.3g} to {high:.3g}"
-        raise wrong(f"{found}; expected 0 to 1, so leave out Normalize, or give uint8")
+        todo = "leave out Normalize" if low < 0 else "divide them by their white, such as 255"
+        todo = todo if np.isfinite([low, high]).all() else "replace what is not finite"
+        raise wrong(f"an image has floats from {low:.3g} to {high:.3g}; expected 0 to 1, so {todo}")
     return np.rint(pixels.clip(0, 1) * 255).astype(np.uint8)
 
 
