@@ -146,10 +146,12 @@ def test_too_few_images_are_counted(
 # ── validation images that are given ─────────────────────────────────────────────────────────
 
 
-def test_given_validation_images_leave_all_others_to_train() -> None:
-    table, val = images([40] * 6), images([10] * 3 + [1], "other")
+def test_given_validation_images_leave_all_others_to_train_but_a_tenth() -> None:
+    table, val = images([40] * 5 + [21]), images([10] * 3 + [1], "other")
     split = split_train_val(table, val, FREE, 0)
-    assert len(split.train) == len(table)
+    assert split.held_back.counts.tolist() == [4] * 5 + [2]
+    assert not set(split.held_back.rows.tolist()) & set(split.train.rows.tolist())
+    assert len(split.train) + len(split.held_back) == len(table)
     assert split.val.classes == val.classes[:3]
     assert split.shape == EpisodeShape(3, 5, 5)
     for counts in ([1, 1, 1], [40], [40, 1, 1]):

@@ -47,6 +47,11 @@ class Pool:
         chosen = table.classes if classes is None else tuple(classes)
         return cls(name, table, chosen, tuple(table.rows_of(c) for c in chosen))
 
+    def select(self, name: str, chosen: Sequence[int]) -> Pool:
+        """Some of the classes, by their numbers."""
+        classes = tuple(self.classes[i] for i in chosen)
+        return Pool(name, self.table, classes, tuple(self.class_rows[i] for i in chosen))
+
     @classmethod
     def concat(cls, name: str, pools: Sequence[Pool]) -> Pool:
         """The classes of several pools, which must share one table."""

@@ -36,6 +36,8 @@ from kedge.utils.text import pluralize
 MANY_CLASSES = 30  # from here on some classes are set apart for validation
 MAX_VAL_CLASSES = 64
 MAX_VAL_IMAGES = 2000  # all of them are embedded after every epoch
+HELD_BACK = 10  # one of so many images of a class, if it has that many, tells how well it is named
+MAX_HELD_BACK = 1000  # of a delivery
 FOR_VALIDATION = "to measure progress (--val gives others)"
 
 
@@ -47,13 +49,21 @@ class TrainValSplit:
     val: Pool
     shape: EpisodeShape
     reasons: list[str]
+    held_back: Pool  # images that do not train, to measure how well their classes are named
+
+    @property
+    def few_shot(self) -> Pool:
+        """Classes that do not train at all, to measure how well new ones are learned; may be
+        empty."""
+        trained = set(self.train.classes)
+        chosen = [i for i, name in enumerate(self.val.classes) if name not in trained]
+        return self.val.select("held back", chosen)
 
     @classmethod
     def without_validation(cls, table: ImageTable) -> TrainValSplit:
         """All images, for a round that only makes anchors."""
-        return cls(
-            Pool.all("training", table), Pool("validation", table, (), ()), EpisodeShape(), []
-        )
+        everything, nothing = Pool.all("training", table), Pool("validation", table, (), ())
+        return cls(everything, nothing, EpisodeShape(), [], _some(everything))
 
 
 def split_train_val(
@@ -70,7 +80,7 @@ def split_train_val(
     """
     _require_classes(table, options)
     if val is not None:
-        return _split_with_val(table, val, options, usual)
+        return _split_with_val(table, val, options, seed, usual)
     fit = fit_shape([table.counts.numpy()], options, usual=usual)
     many = fit is not None and len(fit.usable[0]) >= max(MANY_CLASSES, 4 * options.min_ways)
     # As a last resort small episodes, where large ones would leave too few classes.
@@ -157,7 +167,7 @@ def _only(table: ImageTable, chosen: Bool[Tensor, " n"]) -> ImageTable:
 
 
 def _split_with_val(
-    table: ImageTable, val: ImageTable, options: EpisodeOptions, usual: EpisodeShape
+    table: ImageTable, val: ImageTable, options: EpisodeOptions, seed: int, usual: EpisodeShape
 ) -> TrainValSplit:
     _require_classes(val, options)
     tables = (table, val)
@@ -167,7 +177,14 @@ def _split_with_val(
         fewest = min(tables, key=lambda each: int((each.counts >= options.min_images).sum()))
         raise _too_few_images(fewest, options)
     train, validation = map(_pool, ("training", "validation"), tables, fit.usable)
-    return _split(table, train, validation, fit, options, usual, f"validation: on {val.source}")
+    trained = set(train.classes)
+    both = [i for i, name in enumerate(validation.classes) if name in trained]
+    if both:
+        held_back = _some(validation.select("held back", both))
+    else:
+        train, held_back = _hold_back(train, fit.images_per_class, seed)
+    reason = f"validation: on {val.source}"
+    return _split(table, train, validation, held_back, fit, options, usual, reason)
 
 
 def _split_by_class(
@@ -186,8 +203,11 @@ def _split_by_class(
     rest, chosen = (np.sort(usable[part]) for part in (order[n_val:], order[:n_val]))
     largest = max(fit.images_per_class, MAX_VAL_IMAGES // n_val)
     val = _pool("validation", table, chosen, seed, largest)
+    train, of_trained = _hold_back(_pool("training", table, rest), fit.images_per_class, seed)
+    _, of_others = _hold_back(_pool("validation", table, chosen), 0, seed)
+    held_back = _some(Pool.concat("held back", [of_trained, of_others]))
     reason = f"validation: {n_val} of the classes are set apart {FOR_VALIDATION}"
-    return _split(table, _pool("training", table, rest), val, fit, options, usual, reason)
+    return _split(table, train, val, held_back, fit, options, usual, reason)
 
 
 def _split_by_image(
@@ -212,13 +232,14 @@ def _split_by_image(
     val = Pool("validation", table, names, tuple(rows[:n].sort().values for n, rows in shuffled))
     train = Pool("training", table, names, tuple(rows[n:].sort().values for n, rows in shuffled))
     reason = f"validation: {len(val)} images, some of each class, are set apart {FOR_VALIDATION}"
-    return _split(table, train, val, fit, options, usual, reason)
+    return _split(table, train, val, _some(val), fit, options, usual, reason)
 
 
 def _split(
     table: ImageTable,
     train: Pool,
     val: Pool,
+    held_back: Pool,
     fit: ShapeFit,
     options: EpisodeOptions,
     usual: EpisodeShape,
@@ -231,8 +252,30 @@ def _split(
     check_pool(val, shape)
     why = "default" if fit.n_shot == usual.n_shot else _few(table, fit)
     left_out = _left_out(table, fit, "train on; the model knows such a class by its anchor alone")
+    if held_back.table is not val.table or set(held_back.classes) != set(val.classes):
+        n = pluralize(len(held_back), "image is", "images are")
+        reason += f"; {n} held back to measure what the round does"
     reasons = [*explain_shape(options, shape, why, usual), reason, *left_out]
-    return TrainValSplit(train, val, shape, reasons)
+    return TrainValSplit(train, val, shape, reasons, held_back)
+
+
+def _hold_back(pool: Pool, need: int, seed: int) -> tuple[Pool, Pool]:
+    """The pool without a few images of each class, of which at least `need` are left; and these."""
+    kept, held = list[Tensor](), list[Tensor]()
+    for name, rows in zip(pool.classes, pool.class_rows, strict=True):
+        n = max(0, min(len(rows) // HELD_BACK, len(rows) - need))
+        rows = _shuffled_rows(pool.table, pool.table.classes.index(name), seed)
+        kept.append(rows[n:].sort().values)
+        held.append(rows[:n].sort().values)
+    train = Pool(pool.name, pool.table, pool.classes, tuple(kept))
+    return train, Pool("held back", pool.table, pool.classes, tuple(held))
+
+
+def _some(pool: Pool) -> Pool:
+    """At most MAX_HELD_BACK images of a pool, the same share of each class."""
+    stride = -(-len(pool) // MAX_HELD_BACK)
+    rows = tuple(rows[::stride] for rows in pool.class_rows) if stride > 1 else pool.class_rows
+    return Pool("held back", pool.table, pool.classes, rows)
 
 
 Classes = Int64[np.ndarray, " _"]  # their indices

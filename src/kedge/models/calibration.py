@@ -1,4 +1,5 @@
-"""What a classifier needs to compare classes that have different numbers of examples.
+"""What a classifier needs to compare classes with different numbers of examples, and to say that an
+image belongs to none of them (`kedge.models.novelty`).
 
 The mean of few examples is noisy: images of its own class are farther from it than from a mean of
 many. Without a correction, a new class with 5 examples beside known ones loses images to these; see
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from kedge.config import ADDED
 from kedge.errors import require
 from kedge.models.heads import Head
 from kedge.models.heads.base import ClassFeatures
+from kedge.models.novelty import MOST_REFERENCES
 
 MAX_VARIANCE = 1e30  # so that offsets are finite in float32
 
@@ -26,13 +29,23 @@ class Calibration:
 
     variance: float  # E‖z − class mean‖², pooled over the classes of all rounds
     counts: dict[str, int]  # by class; a class that is not listed has many images
+    # Novelty of images of known classes that were held back from training, the latest first.
+    novelty: tuple[float, ...] = field(default=(), metadata=ADDED)
 
     def __post_init__(self) -> None:
         require(0 <= self.variance < MAX_VARIANCE, "its variance is not a positive number")
         require(all(n > 0 for n in self.counts.values()), "its counts are not above 0")
+        valid = all(0 <= score < math.inf for score in self.novelty)
+        require(valid and len(self.novelty) <= MOST_REFERENCES, "its novelty is not valid")
 
     def with_counts(self, counts: dict[str, int]) -> Calibration:
         return replace(self, counts={**self.counts, **counts})
+
+    def with_novelty(self, scores: Sequence[float]) -> Calibration:
+        """With the scores of one more round. The oldest give way: what is usual for a known image
+        changes with the network and with the number of classes."""
+        kept = [round(score, 4) for score in scores][:MOST_REFERENCES]
+        return replace(self, novelty=(*kept, *self.novelty)[:MOST_REFERENCES])
 
 
 @torch.no_grad()
@@ -51,4 +64,4 @@ def calibration_after(
         return Calibration(variance, counts)
     n_before = len(before.counts)
     pooled = (n_before * before.variance + n * variance) / (n_before + n)
-    return Calibration(pooled, {**before.counts, **counts})
+    return replace(before, variance=pooled, counts={**before.counts, **counts})

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import eq
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, overload
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from kedge.data.delivery import Delivery
@@ -20,12 +20,27 @@ from kedge.data.index import names_of_numbers
 from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
+from kedge.models.novelty import novelty, typicality
 from kedge.utils import progress
 from kedge.utils.config_io import validated
 from kedge.utils.progress import no_tick, task
 from kedge.utils.text import list_some, normalize_name, pluralize
 
 N_NAMES = 6  # of classes that are shown
+
+
+class Prediction(NamedTuple):
+    """What a classifier says of an image."""
+
+    ranking: list[tuple[str, float]]  # the most probable classes with their probabilities
+    typicality: float | None  # share of known images that are as unusual, or more; None: not known
+
+
+class DistanceMeans(NamedTuple):
+    """Class means that the distances of images are measured to (see `kedge.models.novelty`)."""
+
+    means: Float[Tensor, "k r"]
+    errors: Float[Tensor, " k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,25 +51,40 @@ class Classifier:
     classes: tuple[str, ...]
     representatives: Float[Tensor, "k r"]
     offsets: Float[Tensor, " k"] | None = None  # added to the logits; see `Head.offsets`
+    distance_means: DistanceMeans | None = None  # None: it cannot say "none of these"
 
     def __repr__(self) -> str:
         n_classes = pluralize(len(self.classes), "class", "classes")
         return f"kedge.Classifier: {n_classes}: {list_some(self.classes, N_NAMES)}"
 
+    @overload
+    def predict(self, images: Any) -> list[str]: ...
+
+    @overload
+    def predict(self, images: Any, *, reject: float) -> list[str | None]: ...
+
     @progress.display(python=True)
-    def predict(self, images: Any) -> list[str]:
+    def predict(self, images: Any, *, reject: float | None = None) -> Any:
         """The name of the most probable class of each image.
 
-        Images are one or several, in any form that training takes and of any size: paths, Pillow
-        images, arrays or tensors (uint8, or floats from 0 to 1), lists of these, a data set or a
-        DataLoader, whose labels are ignored.
+        Args:
+            images: one or several, in any form that training takes and of any size: paths, Pillow
+                images, arrays or tensors (uint8, or floats from 0 to 1), lists of these, a data set
+                or a DataLoader, whose labels are ignored.
+            reject: give None in place of a name for images that look like none of the classes. Of
+                images of known classes about this share, such as 0.05, is refused too.
         """
-        return [best[0][0] for best in self.top(images, 1)]
+        if reject is not None:
+            self.check_reject(reject)
+        return [
+            None if reject is not None and (typical or 0) <= reject else ranking[0][0]
+            for ranking, typical in self.answers(images, 1)
+        ]
 
     @progress.display(python=True)
     def predict_proba(self, images: Any) -> Float[Tensor, "n k"]:
         """The probability of each class for each image; columns are in the order of `classes`."""
-        return torch.cat(list(self._batches(images)))
+        return torch.cat([self.logits(z).softmax(-1) for z in self._features(images)])
 
     @progress.display(python=True)
     def score(self, images: Any, labels: Any) -> float:
@@ -74,15 +104,58 @@ class Classifier:
     def top(self, images: Any, n: int = 3) -> list[list[tuple[str, float]]]:
         """The n most probable classes of each image (at most all) with their probabilities, the
         most probable first."""
+        return [prediction.ranking for prediction in self.answers(images, n)]
+
+    @progress.display(python=True)
+    def answers(self, images: Any, n: int = 3) -> list[Prediction]:
+        """The n most probable classes of each image, and how typical it is of known images."""
         n = validated("n", int, n)
         require(n >= 1, f"n is {n}: it must be at least 1.")
         predictions = []
-        for probabilities in self._batches(images):
-            best = probabilities.topk(min(n, len(self.classes)), 1)
-            for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+        for features in self._features(images):
+            best = self.logits(features).softmax(-1).topk(min(n, len(self.classes)), 1)
+            typical = self.typicality(features)
+            typicalities = [None] * len(features) if typical is None else typical.tolist()
+            for indices, values, each in zip(
+                best.indices.tolist(), best.values.tolist(), typicalities, strict=True
+            ):
                 names = (self.classes[i] for i in indices)
-                predictions.append(list(zip(names, values, strict=True)))
+                predictions.append(Prediction(list(zip(names, values, strict=True)), each))
         return predictions
+
+    def check_reject(self, share: float) -> None:
+        """Raise KedgeError unless images can be refused at this share of known images."""
+        share = validated("reject", float, share)
+        ok = 0 < share < 1
+        require(ok, f"reject is {share:g}: it must be between 0 and 1, such as 0.05 for 5%.")
+        require(
+            len(self.classes) > 1,
+            "reject needs at least two classes to compare an image with; give examples of another.",
+        )
+        n = len(self._references)
+        require(
+            n > 0 and self.distance_means is not None,
+            "reject: this model does not know how unusual its own images are, since none were held "
+            "back or its file is of an early version; update it with classes of 10 images or more.",
+        )
+        least = 1 / (n + 1)
+        require(
+            share >= least,
+            f"reject is {share:g}: the model was calibrated with {n} images, which allow "
+            f"{least:.2g} or more.",
+        )
+
+    @property
+    def _references(self) -> tuple[float, ...]:
+        calibration = self.model.calibration
+        return () if calibration is None else calibration.novelty
+
+    def typicality(self, features: Float[Tensor, "n d"]) -> Float64[Tensor, " n"] | None:
+        """The share of known images that are at least as unusual; None if that is not known."""
+        if self.distance_means is None or not self._references or len(self.classes) < 2:
+            return None
+        scores = novelty(self.model.head.distance_features(features), *self.distance_means)
+        return typicality(scores, torch.tensor(self._references, dtype=torch.float64))
 
     def logits(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         """Scores of features, as `Model.embed` gives them; their softmax is `predict_proba`."""
@@ -90,14 +163,13 @@ class Classifier:
         return logits if self.offsets is None else logits + self.offsets.to(logits)
 
     @torch.no_grad()
-    def _batches(self, images: Any) -> Iterator[Float[Tensor, "b k"]]:
-        """Probabilities batch by batch: for thousands of classes, all of them may be too large."""
+    def _features(self, images: Any) -> Iterator[Float[Tensor, "b d"]]:
+        """Features batch by batch: for thousands of classes, all scores may be too large."""
         images = self._pixels(images)
         n, size = len(images), self.model.embed_batch_size
         with task("classifying images", n) if n > size else nullcontext(no_tick) as tick:
             for batch in images.split(size):
-                features = self.model.embed(batch, tick)
-                yield self.logits(features).softmax(-1)
+                yield self.model.embed(batch, tick)
 
     def _pixels(self, images: Any) -> Tensor | LazyImages:
         """The images as the model takes them, in the same order."""

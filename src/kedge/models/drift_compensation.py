@@ -13,22 +13,41 @@ samples; otherwise one new image would replace all earlier ones (LOG.md).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.models.model import Model, pool_with_mean
 
-MAX_IMAGES = 2000  # to fit the map to
+MAX_IMAGES, MIN_PER_CLASS = 2000, 20  # to fit the map to; more than the former for many classes
 IMAGES_PER_CLASS = 50  # to compute a mean from, if the anchor is not the mean
 RIDGE = 1.0  # of the map towards a mere shift, relative to the mean variance of the features
 
 
+@dataclass(frozen=True)
+class DeliveredFeatures:
+    """Features of delivered images, evenly chosen, under the model before a round and after it."""
+
+    rows: Int64[Tensor, " n"]  # of the table
+    labels: Int64[Tensor, " n"]
+    before: Float[Tensor, "n d"]
+    after: Float[Tensor, "n d"]
+
+    @classmethod
+    def of(cls, before: Model, after: Model, table: ImageTable) -> DeliveredFeatures:
+        n = max(MAX_IMAGES, MIN_PER_CLASS * len(table.classes))
+        rows = torch.arange(len(table))[:: -(-len(table) // n)]
+        features = (model.embed_rows(table, rows) for model in (before, after))
+        return cls(rows, table.labels[rows].to(after.device), *features)
+
+
 @torch.no_grad()
 def compensated_means(
-    before: Model, after: Model, table: ImageTable
+    before: Model, after: Model, table: ImageTable, features: DeliveredFeatures
 ) -> Float[Tensor, "classes d"] | None:
     """The class means of `after`, which was trained from `before` on the images of the table. None
     if they are the anchors, or if `before` is of an early version and does not know its own."""
@@ -40,9 +59,8 @@ def compensated_means(
         old_means = before.class_means_of(before.classes)
         if old_means is None:
             return None
-        rows = torch.arange(len(table))[:: -(-len(table) // MAX_IMAGES)]
-        features = (model.embed_rows(table, rows) for model in (before, after))
-        old = dict(zip(before.classes, compensate_drift(old_means, *features), strict=True))
+        moved = compensate_drift(old_means, features.before, features.after)
+        old = dict(zip(before.classes, moved, strict=True))
     means = dict(zip(after.classes, after.anchors, strict=True)) if anchors_are_means else {}
     means |= old
     delivered = tuple(name for name in table.classes if not anchors_are_means or name in old)
@@ -63,3 +81,23 @@ def compensate_drift(
     gram = x.mT @ x
     gram.diagonal().add_(RIDGE * gram.diagonal().mean() + 1e-12)
     return (p + p @ torch.linalg.solve(gram, x.mT @ (y - x)) + y_mean).to(means.dtype)
+
+
+def drift_residuals(
+    before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """What the map of `compensate_drift` misses of each image's features if it is fitted without
+    the images of its class; in closed form, from one fit to all images. Takes memory and time for
+    n × n numbers, so n should not be far above MAX_IMAGES."""
+    x, y = before.double(), after.double()
+    x = x - x.mean(0)
+    drift = y - y.mean(0) - x
+    gram = x @ x.mT
+    ridge = RIDGE * gram.diagonal().sum() / x.shape[1] + 1e-12
+    identity = torch.eye(len(x), dtype=x.dtype, device=x.device)
+    left = ridge * torch.linalg.inv(gram + ridge * identity)  # I − hat matrix
+    residuals = left @ drift
+    for label in labels.unique():
+        own = (labels == label).nonzero().flatten()
+        residuals[own] = torch.linalg.solve(left[own][:, own], residuals[own])
+    return residuals.to(before.dtype)

@@ -23,9 +23,10 @@ from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 from kedge.models import model_file
 from kedge.models.calibration import Calibration, calibration_after
-from kedge.models.classifier import Classifier
+from kedge.models.classifier import Classifier, DistanceMeans
 from kedge.models.embedding import Embedding, ModelConfig, Statistics, channel_statistics
 from kedge.models.heads import Head, build_head
+from kedge.models.heads.base import mean_error
 from kedge.models.model_file import LineageEntry
 from kedge.models.model_text import model_text
 from kedge.utils import progress
@@ -167,9 +168,10 @@ class Model:
         """A checksum of all weights, anchors and class means."""
         return tensors_digest(self.tensors())
 
-    def predict(self, images: Any) -> list[str]:
+    def predict(self, images: Any, *, reject: float | None = None) -> list[Any]:
         """The most probable of the known classes for each image; see `Classifier.predict`."""
-        return self.classifier().predict(images)
+        classifier = self.classifier()
+        return classifier.predict(images, **({} if reject is None else {"reject": reject}))
 
     def predict_proba(self, images: Any) -> Float[Tensor, "n k"]:
         """The probability of each known class for each image, in the order of `classes`."""
@@ -206,14 +208,16 @@ class Model:
         require(chosen, "The model knows no class, or none is chosen: give examples of some.")
         with torch.no_grad():
             if names:
-                return self._classifier_with_known(names, examples)
+                return self.classifier_from_features(examples, names)
             z = nn.utils.rnn.pad_sequence(list(examples.values()), batch_first=True)
             counts = torch.tensor([len(each) for each in examples.values()], device=z.device)
             mask = torch.arange(z.shape[1], device=z.device) < counts[:, None]
             representatives = self.head.fit(z, mask)
         means = self.head.anchors_are_means  # other heads fit the examples of all classes together
-        offsets = self._offsets(map(float, counts.tolist())) if means else None
-        return Classifier(self, tuple(examples), representatives, offsets)
+        sizes = [float(n) for n in counts.tolist()]
+        offsets = self._offsets(sizes) if means else None
+        distance_means = self._distance_means(list(examples.values()), sizes)
+        return Classifier(self, tuple(examples), representatives, offsets, distance_means)
 
     def anchor_classifier(self) -> Classifier:
         """A classifier among all known classes by their anchors as they were stored, not by class
@@ -236,11 +240,13 @@ class Model:
         with torch.no_grad():
             return self.head.offsets(each, self.calibration.variance)
 
-    def _classifier_with_known(
-        self, known: Sequence[str], examples: Mapping[str, Float[Tensor, "_ d"]]
+    @torch.no_grad()
+    def classifier_from_features(
+        self, examples: Mapping[str, Float[Tensor, "_ d"]], known: Sequence[str] = ()
     ) -> Classifier:
-        """A classifier in which the stored mean of each known class is one more example of it."""
-        means = self.class_means_of(known)
+        """A classifier among known classes and classes of which there are features of examples. The
+        stored mean of a known class is one more example of it."""
+        means = self.class_means_of(known) if known else ()
         if means is None:
             require(
                 not examples,
@@ -258,8 +264,22 @@ class Model:
             counts[name] = float(len(features[name]))
         # Not `fit`, which is for episodes: there may be thousands of known classes.
         representatives = self.head.representatives_from(list(features.values()))
-        offsets = self._offsets(counts[name] for name in features)
-        return Classifier(self, tuple(features), representatives, offsets)
+        sizes = [counts[name] for name in features]
+        distance_means = self._distance_means(list(features.values()), sizes)
+        return Classifier(
+            self, tuple(features), representatives, self._offsets(sizes), distance_means
+        )
+
+    def _distance_means(
+        self, features: Sequence[Float[Tensor, "_ d"]], counts: Sequence[float]
+    ) -> DistanceMeans | None:
+        """The class means that distances are measured to; None without a calibration."""
+        if self.calibration is None:
+            return None
+        means = self.head.distance_features(torch.stack([each.mean(0) for each in features]))
+        return DistanceMeans(
+            means, mean_error(torch.tensor(counts, device=means.device), self.calibration.variance)
+        )
 
     def _open_support(self, support: Any) -> ImageTable:
         """The examples. Every class must have one: otherwise its images would get a wrong class."""

@@ -8,10 +8,12 @@ added, so that nothing but training lies between it and `after`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kedge.config import EpisodeShape
+from kedge.config import ADDED, EpisodeShape
 from kedge.errors import require
+
+MAX_SPREAD = 1e30  # so that it is finite in float32
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,15 @@ class NamingChange:
     before: float | None  # None: the model did not know these classes
     untrained: float
     after: float
+    # For estimates in later rounds (see `kedge.evaluation.old_classes`).
+    spread: float | None = field(default=None, metadata=ADDED)
+    displacement: float = field(default=0.0, metadata=ADDED)
 
     def __post_init__(self) -> None:
         require(self.round >= 0 and self.classes > 0 and self.images >= 0, "a count is negative")
         _check_accuracies(self.before, self.untrained, self.after)
+        valid = all(0 <= value < MAX_SPREAD for value in (self.spread or 0.0, self.displacement))
+        require(valid, "a spread is not a positive number")
 
     @property
     def estimated(self) -> bool:

@@ -17,10 +17,11 @@ from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import TrainValSplit
 from kedge.errors import KedgeError
+from kedge.evaluation.outcome import measure_round
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.calibration import Calibration
-from kedge.models.drift_compensation import compensated_means
+from kedge.models.drift_compensation import DeliveredFeatures, compensated_means
 from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.training.duration import tell_duration
 from kedge.training.round import train_round, trains
@@ -76,7 +77,8 @@ def train_user_round(
         tell_duration(start, round_data, method, config, memory or {})
     with progress.task(f"round {round}: episodes", n_episodes) as tick:
         model = train_round(start, round_data, method, config, path, tick, memory).model
-    if config.schedule.annealing == "cosine" and _few_for_anchors(model, split, table):
+    all_images = config.schedule.annealing == "cosine" and _few_for_anchors(model, split, table)
+    if all_images:
         model = _anchors_of_all_images(start, model, split, table)
     else:
         model = _add_missing_anchors(model, split, table)
@@ -86,10 +88,37 @@ def train_user_round(
     untrained = tuple(name for name in table.classes if name not in set(entry.classes))
     lineage = (*earlier, replace(entry, untrained=untrained))
     model = replace(model, classes=classes, anchors=model.anchors_of(classes), lineage=lineage)
-    model = replace(model, class_means=compensated_means(start, model, table)).to("cpu")
+    features = DeliveredFeatures.of(start, model, table)
+    model = replace(model, class_means=compensated_means(start, model, table, features))
     model = replace(model, calibration=_with_counts(start, model, table))
+    model = _measured(start, model, split, table, features, all_images).to("cpu")
     means = None if model.class_means is None else distributed.broadcast(model.class_means)
     return replace(model, anchors=distributed.broadcast(model.anchors), class_means=means)
+
+
+def _measured(
+    start: Model,
+    model: Model,
+    split: TrainValSplit,
+    table: ImageTable,
+    features: DeliveredFeatures,
+    all_images: bool,
+) -> Model:
+    """The model with what its round did in its lineage, and with how novel known images are.
+    `all_images` says whether anchors are of all delivered images, those held back too."""
+    # Only anchors of classes that trained lack the images that did not; those of a round without
+    # training lack none.
+    trained = model.lineage[-1].best_epoch > 0 and not all_images
+    in_anchors = set(table.classes) - set(split.train.classes if trained else ())
+    held_back, few_shot = split.held_back, split.few_shot
+    measured = measure_round(start, model, table, features, held_back, few_shot, in_anchors)
+    outcome, scores = distributed.broadcast(measured)
+    *earlier, entry = model.lineage
+    calibration = model.calibration
+    if calibration is not None and scores:
+        calibration = calibration.with_novelty(scores)
+    lineage = (*earlier, replace(entry, outcome=outcome))
+    return replace(model, lineage=lineage, calibration=calibration)
 
 
 def _with_counts(start: Model, model: Model, table: ImageTable) -> Calibration | None:
