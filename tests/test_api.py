@@ -194,7 +194,7 @@ def test_wrong_options_are_told_before_images_are_read(models: list[Model]) -> N
     with pytest.raises(KedgeError, match="'width'"):
         api.update(models[0], "gone", width=4)
     for function in (api.update, api.evaluate):
-        with pytest.raises(KedgeError, match=r"model is a str.*Model\.load"):
+        with pytest.raises(KedgeError, match=r"model is a str.*kedge\.load"):
             function("base.kedge", "gone")
 
 

@@ -218,7 +218,7 @@ def test_predict_names_every_file_that_it_cannot_read(
     assert "3 of 5 images" in told[3]
     assert "photo.webp" in ended.out
     ended = cli("predict", model, "broken.png", "--format", "csv", cwd=desk)
-    assert (ended.rc, ended.out) == (1, "image,rank,class,probability\n")
+    assert (ended.rc, ended.out) == (1, "image,rank,class,probability,typicality\n")
     ended = cli("predict", model, second, "--support", "lacking", cwd=desk)
     assert (ended.rc, ended.out) == (1, "")
     assert "kedge: lacking: class 'c'" in ended.err, "its images would be named as others"

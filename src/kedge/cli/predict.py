@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import glob
 import io
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,15 +27,16 @@ from kedge.cli.arguments import (
     as_json,
     check_choice,
     load_model,
+    option,
 )
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
-    from kedge.models.classifier import Classifier
+    from kedge.models.classifier import Classifier, Prediction
 
-Ranking = list[tuple[str, float]]  # class names and probabilities, the likeliest first
+NONE_OF_THESE = "none of these"
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,19 @@ class Predict:
     ] = False
     top: int = 1
     """How many classes to give for each image, the likeliest first."""
+    reject: Annotated[
+        str | None,
+        option(
+            "SHARE",
+            "every image is named",
+            "Name no class for images that look like none of them. Of images of known classes "
+            "about this share is refused too: 5% is a usual choice.",
+        ),
+    ] = None
     format: Literal["table", "json", "csv"] = "table"
-    """A table for people; for programs one JSON object per line, or CSV with one row per class."""
+    """A table for people; for programs one JSON object per line, or CSV with one row per class.
+    Typicality is the share of known images that are at least as unusual. With --reject, the class
+    of a refused image is null in JSON and empty in CSV."""
     backbone: OwnBackbone = None
     reading: ReadingArguments = field(default_factory=ReadingArguments)
 
@@ -80,15 +94,19 @@ class Predict:
                 "--classes and --same-class say how --support is read; give --support, or leave "
                 "them out."
             )
+        reject = None if self.reject is None else _parse_share(self.reject)
         model = load_model(self.model, self.backbone)
         with progress.display():
             files = _files(self.images)
             support = None if self.support is None else self.reading.delivery(self.support)
             classifier = model.classifier(support, known=self.include_known or None)
             check_choice(classifier, self.support or self.model)
+            if reject is not None:
+                with _naming_option():
+                    classifier.check_reject(reject)
             unreadable: dict[str, str] = {}
             predictions = _predictions(classifier, files, self.top, unreadable)
-            _SHOW[self.format](console, predictions)
+            _SHOW[self.format](console, _answers(predictions, reject))
         _report_unreadable(unreadable, len(files))
 
 
@@ -122,10 +140,49 @@ def _files(given: Sequence[str]) -> list[str]:
     return files
 
 
+def _parse_share(text: str) -> float:
+    """'5%' or '0.05' as 0.05."""
+    number, percent, rest = text.partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = math.nan
+    if rest or not 0 < share < 1:
+        raise KedgeError(f"--reject is '{text}': it must be a share between 0 and 1, such as 5%.")
+    return share
+
+
+@contextmanager
+def _naming_option() -> Iterator[None]:
+    """Let errors about `reject` name the option."""
+    try:
+        yield
+    except KedgeError as error:
+        raise KedgeError(f"--{error}") from None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of an image."""
+
+    file: str
+    ranking: list[tuple[str, float]]  # class names and probabilities, the likeliest first
+    typicality: float | None
+    refused: bool
+
+
+def _answers(
+    predictions: Iterator[tuple[str, Prediction]], reject: float | None
+) -> Iterator[Answer]:
+    for file, (ranking, typicality) in predictions:
+        refused = reject is not None and (typicality or 0) <= reject
+        yield Answer(file, ranking, typicality, refused)
+
+
 def _predictions(
     classifier: Classifier, files: list[str], top: int, unreadable: dict[str, str]
-) -> Iterator[tuple[str, Ranking]]:
-    """The ranking of each image, in batches; fills `unreadable` with file → reason."""
+) -> Iterator[tuple[str, Prediction]]:
+    """What the classifier says of each image; fills `unreadable` with file → reason."""
     from kedge.data.files.file_tree import FolderTree
     from kedge.data.index import FileImages
     from kedge.data.parallel_decode import decode_images
@@ -133,9 +190,9 @@ def _predictions(
     images = FileImages(FolderTree(Path(), tuple(files)), files)
     with progress.task("naming images", len(files)) as tick:
         for batch in decode_images(images, classifier.model.image_spec, range(len(files))):
-            best = classifier.top(batch.pixels, top) if len(batch.numbers) else []
-            for number, names in zip(batch.numbers.tolist(), best, strict=True):
-                yield files[number], names
+            answers = classifier.answers(batch.pixels, top) if len(batch.numbers) else []
+            for number, answer in zip(batch.numbers.tolist(), answers, strict=True):
+                yield files[number], answer
             unreadable |= {files[i]: reason for i, reason in batch.unreadable.items()}
             tick(len(batch))
 
@@ -151,32 +208,41 @@ def _report_unreadable(unreadable: dict[str, str], n: int) -> None:
         raise KedgeError(f"{len(unreadable)} of {n} images could not be read.")
 
 
-def _as_table(console: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:
+def _as_table(console: Console, answers: Iterator[Answer]) -> None:
     table = Table("image", "class", "probability")
-    for file, names in predictions:
-        for rank, (name, p) in enumerate(names):
-            shown = (printable(text, one_line=True) for text in ("" if rank else file, name))
-            table.add_row(*map(escape, shown), f"{100 * p:.1f}%")
+    for answer in answers:
+        ranking = [(NONE_OF_THESE, None)] if answer.refused else answer.ranking
+        for rank, (name, p) in enumerate(ranking):
+            texts = ("" if rank else answer.file, name)
+            shown = (escape(printable(text, one_line=True)) for text in texts)
+            style = "italic" if answer.refused else None
+            table.add_row(*shown, "–" if p is None else f"{100 * p:.1f}%", style=style)
     if table.row_count:
         console.print(table)
 
 
-def _as_json(_: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:
-    for file, names in predictions:
-        best = [{"class": name, "probability": round(p, 6)} for name, p in names]
-        line = {"image": file, **best[0], **({"top": best} if len(best) > 1 else {})}
+def _as_json(_: Console, answers: Iterator[Answer]) -> None:
+    for answer in answers:
+        best = [{"class": name, "probability": round(p, 6)} for name, p in answer.ranking]
+        none = {"class": None, "probability": None}
+        line: dict[str, Any] = {"image": answer.file, **(none if answer.refused else best[0])}
+        line["typicality"] = None if answer.typicality is None else round(answer.typicality, 4)
+        if len(best) > 1 or answer.refused:
+            line["top"] = best
         print(as_json(line))
 
 
-def _as_csv(_: Console, predictions: Iterator[tuple[str, Ranking]]) -> None:
+def _as_csv(_: Console, answers: Iterator[Answer]) -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.encoding.lower() == "utf-8":
         out.reconfigure(errors="surrogateescape")  # a file name may be invalid text
     write = csv.writer(sys.stdout, lineterminator="\n").writerow
-    write(("image", "rank", "class", "probability"))
-    for file, names in predictions:
-        for rank, (name, p) in enumerate(names, 1):
-            write((file, rank, name, f"{p:.6f}"))
+    write(("image", "rank", "class", "probability", "typicality"))
+    for answer in answers:
+        typicality = "" if answer.typicality is None else f"{answer.typicality:.4f}"
+        ranking = [("", None)] if answer.refused else answer.ranking
+        for rank, (name, p) in enumerate(ranking, 1):
+            write((answer.file, rank, name, "" if p is None else f"{p:.6f}", typicality))
 
 
 _SHOW = {"table": _as_table, "json": _as_json, "csv": _as_csv}

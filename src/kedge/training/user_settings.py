@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kedge.config import RoundOptions, TrainConfig, TrainOptions
 from kedge.data.copies import count_copies
 from kedge.data.decode import ImageSpec
@@ -37,6 +39,10 @@ from kedge.utils import progress
 from kedge.utils.text import pluralize
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a dataset
+CHECKED = 200  # images of a delivery that are compared with known ones
+# Of flowers that a model of other flowers has never seen, half are refused at 5%; of photographs of
+# other things, nearly all (LOG.md).
+REJECTED, STRANGE = 0.05, 0.8
 NUMBERED_CLASS = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without names
 
 
@@ -188,7 +194,8 @@ def _on_gpu() -> bool:
 
 
 def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
-    """A note on classes that are delivered again. Raises if they have only numbers."""
+    """A reason for classes that are delivered again. Raises if they have only numbers. Prints a
+    remark on images that look like nothing the model has seen."""
     new, n_classes = [n for n in table.classes if n not in set(model.classes)], len(table.classes)
     require(
         bool(new) or not all(map(NUMBERED_CLASS.fullmatch, table.classes)),
@@ -196,9 +203,27 @@ def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
         "that the model knows, which may be others. Give the classes names, in the files or as "
         "(images, labels, names).",
     )
+    _tell_if_strange(model, table)
     if len(new) == n_classes:
         return []
     return [
         f"{n_classes - len(new)} of {n_classes} classes are known to the model: they keep their "
         "names, and these images are pooled with what the model remembers of them"
     ]
+
+
+def _tell_if_strange(model: Model, table: ImageTable) -> None:
+    """Print a remark if nearly all images would be refused as none of the known classes."""
+    if model.calibration is None or not model.calibration.novelty or len(model.classes) < 2:
+        return
+    rows = torch.arange(len(table))[:: -(-len(table) // CHECKED)]
+    on_device = model.to(default_device())
+    typicality = on_device.classifier().typicality(on_device.embed_rows(table, rows))
+    if typicality is None or (share := float((typicality <= REJECTED).double().mean())) < STRANGE:
+        return
+    text = (
+        f"{100 * share:.0f}% of {pluralize(len(rows), 'image')} look like nothing the model has "
+        f"seen, while {100 * REJECTED:.0f}% of images of known classes do: is this the right "
+        "delivery, and are the images like the earlier ones in kind, size and colour?"
+    )
+    tell(table.source, [Remark(text)])
