@@ -54,10 +54,12 @@ def test_a_share_p_of_known_images_has_a_typicality_of_at_most_p() -> None:
 
 
 def test_the_latest_scores_replace_the_oldest() -> None:
-    before = Calibration(1.0, {}, tuple([0.5] * 400))
-    after = before.with_novelty([0.25] * 150)
+    before = Calibration(1.0, {}, (0.5,) * 150)
+    after = before.with_novelty([0.25] * 100)
     assert len(after.novelty) == MOST_REFERENCES
-    assert after.novelty.count(0.25) == 150
-    assert after.with_novelty([0.1] * 600).novelty == (0.1,) * MOST_REFERENCES
+    assert after.novelty.count(0.25) == 100
+    many = after.with_novelty([i / 1000 for i in range(1000)]).novelty
+    assert len(many) == MOST_REFERENCES
+    assert sum(many) / len(many) == pytest.approx(0.5, abs=0.01), "an even sample"
     with pytest.raises(KedgeError):
         replace(before, novelty=(float("nan"),))

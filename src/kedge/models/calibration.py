@@ -44,8 +44,10 @@ class Calibration:
     def with_novelty(self, scores: Sequence[float]) -> Calibration:
         """With the scores of one more round. The oldest give way: what is usual for a known image
         changes with the network and with the number of classes."""
-        kept = [round(score, 4) for score in scores][:MOST_REFERENCES]
-        return replace(self, novelty=(*kept, *self.novelty)[:MOST_REFERENCES])
+        ordered, stride = sorted(scores), max(1.0, len(scores) / MOST_REFERENCES)
+        kept = [ordered[int(i * stride)] for i in range(min(len(ordered), MOST_REFERENCES))]
+        novelty = (*(round(score, 4) for score in kept), *self.novelty)
+        return replace(self, novelty=novelty[:MOST_REFERENCES])
 
 
 @torch.no_grad()

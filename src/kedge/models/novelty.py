@@ -17,7 +17,7 @@ from torch import Tensor
 from kedge.models.heads.base import neg_sq_dist
 
 NEIGHBOURS = 20  # class means that the nearest one is compared with
-MOST_REFERENCES = 500  # scores of known images that a model keeps
+MOST_REFERENCES = 200  # scores of known images that a model keeps
 
 
 def novelty(
