@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import ClassFolderOption, Json, as_json, say
+from kedge.cli.arguments import ClassFolderOption, Json, as_json, load_pytorch, say
 from kedge.utils import progress
 from kedge.utils.progress import printable
 from kedge.utils.text import pluralize
@@ -39,6 +39,7 @@ class Compare:
     json: Json = False
 
     def run(self, console: Console) -> None:
+        load_pytorch(images=[self.a, self.b])
         from kedge.data.compare import compare
         from kedge.data.delivery import Delivery
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,22 @@ from kedge.data.class_names import (
 from kedge.errors import require
 
 ClassFolders = Literal["top", "leaf", "path"]
+EMBEDDED = ("drawings",)  # images that come with kedge
+
+
+def is_embedded(source: str | Path) -> bool:
+    """Whether a source names images that come with kedge. A file of that name takes precedence."""
+    return str(source) in EMBEDDED and not Path(source).exists()
+
+
+def check_exists(source: str | Path) -> None:
+    """Raise KedgeError if there are no images of this path or name; without loading PyTorch."""
+    require(
+        is_embedded(source) or os.path.exists(source),
+        f"{source}: there is nothing here; give a folder with one sub-folder of images per class, "
+        "a data set in another form that 'kedge data inspect --help' lists, a packed image file, "
+        f"or one of the embedded sets ({', '.join(EMBEDDED)}).",
+    )
 
 
 @dataclass(frozen=True)

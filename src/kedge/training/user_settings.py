@@ -16,8 +16,8 @@ import torch
 from kedge.config import RoundOptions, TrainConfig, TrainOptions
 from kedge.data.copies import count_copies
 from kedge.data.decode import ImageSpec
-from kedge.data.delivery import Delivery
-from kedge.data.open import is_embedded, is_packed_file, open_images
+from kedge.data.delivery import Delivery, is_embedded
+from kedge.data.open import is_packed_file, open_images
 from kedge.data.parallel_decode import LARGEST, MIN_PHOTOGRAPH
 from kedge.data.remarks import Remark, refuse_problems, tell
 from kedge.data.table import ImageTable
