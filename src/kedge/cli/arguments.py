@@ -126,9 +126,9 @@ class ReadingArguments:
         option(
             "A=B",
             "asked, if names are alike",
-            "For class names that differ only in case, blanks, hyphens or underscores: A=B gives "
-            "the class A the name B, and 'none' says that they are different classes. May be "
-            "repeated.",
+            "For class names that differ only in case, blanks, hyphens or underscores: 'all' takes "
+            "them for the same classes, 'none' for different ones, and A=B gives the class A the "
+            "name B. May be repeated.",
         ),
     ] = ()
 
@@ -184,6 +184,8 @@ def load_pytorch(*models: Path, images: Sequence[str | Path] = (), line: bool = 
             raise KedgeError(f"{model}: there is no kedge model here.")
     for source in images:
         check_exists(source)
+    if "torch" in sys.modules:
+        return
     reading = " and ".join(map(str, (*models, *images)))
     with progress.loading(f"reading {reading}" if reading else "loading PyTorch", line):
         import torch  # noqa: F401

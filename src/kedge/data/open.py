@@ -61,8 +61,8 @@ def open_images(
         classes: which of nested folders are the classes: "top" (the outer ones), "leaf" (the inner
             ones, of which those with the same name are one class) or "path" (the inner ones, with
             the outer ones in their names).
-        same_class: {"A": "B"} gives the class A the name B; "none" says that names which are almost
-            the same are different classes.
+        same_class: {"A": "B"} gives the class A the name B; "all" says that names which are almost
+            the same are the same classes, "none" that they are not.
         strict: raise KedgeError if a remark is on something that can spoil a model.
     """
     delivery = Delivery.of(source, classes, same_class, strict)

@@ -206,10 +206,9 @@ def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
     _tell_if_strange(model, table)
     if len(new) == n_classes:
         return []
-    return [
-        f"{n_classes - len(new)} of {n_classes} classes are known to the model: they keep their "
-        "names, and these images are pooled with what the model remembers of them"
-    ]
+    known = pluralize(n_classes - len(new), "class is", "classes are")
+    pooled = "these images are pooled with what it remembers"
+    return [f"{known} known to the model, of {n_classes}: {pooled}"]
 
 
 def _tell_if_strange(model: Model, table: ImageTable) -> None:
