@@ -140,7 +140,7 @@ def _show_history(console: Console, lineage: Sequence[LineageEntry]) -> None:
         say(console, "")
         console.print(to_rich(table))
         if lineage[-1].outcome is not None:
-            say(console, f"Round {lineage[-1].round}: {outcome_sentence(lineage[-1])}\n")
+            say(console, f"Round {lineage[-1].round}. {outcome_sentence(lineage[-1])}\n")
 
 
 def _show_classes(console: Console, about: dict[str, Any], everything: bool) -> None:
