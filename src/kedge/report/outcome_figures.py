@@ -85,7 +85,7 @@ def model_picture(lineage: Sequence[LineageEntry]) -> Figure | None:
     panels = [
         (draw, title)
         for draw, measured, title in (
-            (_draw_naming, _namings, "naming (rings: estimates)"),
+            (_draw_naming, _namings, "naming (filled: measured)"),
             (_draw_few_shot, _few_shots, "few-shot (rings: before)"),
         )
         if len(measured(lineage)) > 1
