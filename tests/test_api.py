@@ -235,7 +235,7 @@ def test_known_names_are_the_same_classes(
 ) -> None:
     names = [*NAMES[0][:2], *(f"new {i}" for i in range(4))]
     updated = api.update(models[0], draw_classes(tmp_path / "some", names), **TINY)
-    assert any("2 of 6 classes are known" in note for note in notes)
+    assert any("2 classes are known to the model, of 6" in note for note in notes)
     assert len(updated.classes) == 6 + 4
     for name in NAMES[0]:
         same = torch.equal(updated.anchors_of([name]), models[0].anchors_of([name]))

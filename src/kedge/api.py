@@ -91,8 +91,9 @@ def train(
         checkpoint: a file that lets a stopped call be repeated and continue.
         classes: which of nested folders are the classes, "top", "leaf" or "path"; see
             `open_images`. Where several may be, it has to be given.
-        same_class: {"A": "B"} gives the class A the name B; "none" says that names which are almost
-            the same are different classes. If there are such names, it has to be given.
+        same_class: {"A": "B"} gives the class A the name B; "all" says that names which are almost
+            the same are the same classes, "none" that they are not. If there are such names, it has
+            to be given.
         strict: refuse images with any problem that can spoil a model.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
             train, batch_norm, ema, sampling, tasks_per_step, seed, image_size, width, weights,
@@ -118,7 +119,7 @@ def train(
             network = given_network(backbone_config, None, table.image_size)
     data = replace(data, pretrained=network is not None and network.is_pretrained)
     head, why_head = infer_head(settings, data)
-    split = split_images(table, delivery.to_validate(val), val_part, settings, data)
+    split = split_images(table, delivery.to_validate(val, table.classes), val_part, settings, data)
     start_seed = torch_seed("weights", settings.seed)
     start = start_model(backbone_config, head, split.train, start_seed, network)
     config = resolve_settings(table, split, settings, data, [*reasons, *why, *why_head])
@@ -172,7 +173,7 @@ def update(
             f"{table.source}: a round needs at least 2 classes, and there is only 1. Wait for "
             "more, or learn its anchor alone with --epochs 0.",
         )
-    split = split_images(table, delivery.to_validate(val), val_part, settings, data)
+    split = split_images(table, delivery.to_validate(val, table.classes), val_part, settings, data)
     split = limit_shots_to_memory(split, chosen, memory or {}, settings)
     if memory and chosen.alignment is not None:
         chosen.alignment.check_memory(memory, model)

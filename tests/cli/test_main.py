@@ -67,7 +67,6 @@ def test_help_lists_every_command(cli: Cli) -> None:
         (["train", "first", "--out", "x", "--epoch-count", "3"], "--epoch-count"),
         (["train", "first"], "--out"),
         (["train", "first", "--out", "x", "--sampling", "easy"], "hard"),
-        (["trian", "first"], "trian"),
         (["predict", "m", "x", "--format", "xml"], "json"),
         (["data", "pack", "first", "--channels", "red"], "colour"),
     ],
@@ -77,6 +76,61 @@ def test_typing_error_is_named(cli: Cli, words: list[str], word: str, tmp_path: 
     assert (ended.rc, ended.out) == (2, "")
     assert word in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("updat base.kedge", "'update'"),
+        ("updat --help", "'update'"),
+        ("inspect first", "'data inspect'"),
+        ("data inspct first", "'data inspect'"),
+        ("dta pack first", "'data pack'"),
+        ("dat", "'data'"),
+        ("frobnicate", "'kedge --help'"),
+        ("data frobnicate", "'kedge data --help'"),
+    ],
+)
+def test_mistyped_command_suggests_the_right_one(cli: Cli, words: str, meant: str) -> None:
+    ended = cli(*words.split())
+    assert (ended.rc, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert ended.err.startswith("kedge: There is no command '")
+    assert meant in ended.err
+
+
+def test_help_is_also_a_command(cli: Cli) -> None:
+    assert cli("help", "data", "pack").out == cli("data", "pack", "--help").out
+    assert cli("help").out == cli("--help").out
+
+
+QUICK_COMMANDS = """
+import sys, kedge.cli
+for words in (
+    "", "--version", "--help", "help train", "train --help", "bench --help", "data --help", "updat",
+    "train gone --out x", "train gone", "predict gone x", "show gone", "report gone", "paper 1",
+    "evaluate gone gone", "data inspect gone", "data compare gone gone", "export gone --out x",
+):
+    sys.argv = ["kedge", *words.split()]
+    try:
+        kedge.cli.main()
+    except SystemExit:
+        pass
+    slow = {"torch", "numpy", "pyarrow", "matplotlib", "PIL", "jinja2"} & sys.modules.keys()
+    if slow:
+        sys.exit(f"'{words}' has loaded {slow}")
+"""
+
+
+def test_help_and_mistakes_do_not_wait_for_pytorch(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", QUICK_COMMANDS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr[-1000:]
+    assert "Traceback" not in ended.stderr
 
 
 # ── one sentence for every mistake ───────────────────────────────────────────────────────────

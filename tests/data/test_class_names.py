@@ -62,6 +62,29 @@ def test_training_asks_and_takes_the_answer(garden: Path) -> None:
         api.train(garden, same_class={"rose": "Rosse"}, **TINY)
 
 
+def test_all_names_that_are_alike_can_be_joined_at_once(
+    tmp_path: Path, draw_classes: Draw, cli: Any
+) -> None:
+    """As when someone else has written all names in another way."""
+    first = draw_classes(tmp_path / "first", ["red rose", "white oak", "elm"])
+    model = api.train(first, **TINY)
+    new = draw_classes(tmp_path / "new", ["Red_Rose", "red-rose", "White_Oak", "fir"])
+    with pytest.raises(KedgeError, match="--same-class all"):
+        api.update(model, new, epochs=0)
+    joined = api.update(model, new, same_class="all", epochs=0)
+    assert set(joined.classes) == {*model.classes, "fir"}
+    ended = cli("data", "inspect", new, "--same-class", "all", "--strict")
+    assert (ended.rc, "'red-rose' with 'Red_Rose'" in ended.out) == (0, True)
+    with pytest.raises(KedgeError, match="leave one of them out"):
+        api.train(new, same_class=["all", "none"], **TINY)
+
+
+def test_validation_images_get_the_names_of_the_trained_classes(tmp_path: Path) -> None:
+    val = Delivery.of("first", same_class="all").to_validate("val", ["Rose"])
+    assert val is not None
+    assert val.settle_names("val", ["ROSE", "rose"], [9, 1])[0] == ["Rose", "Rose"]
+
+
 def test_a_packed_file_and_a_table_are_asked_about_too(garden: Path, tmp_path: Path) -> None:
     images = open_images(garden)
     images.save(tmp_path / "garden.images")

@@ -14,6 +14,7 @@ import pytest
 from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import folder as folder_reader
+from kedge.data.readers import read_index
 from kedge.data.remarks import kind_of
 from kedge.errors import KedgeError
 from kedge.utils.text import normalize_name
@@ -294,6 +295,12 @@ def test_maze_of_links(tmp_path: Path) -> None:
     index = read(tmp_path)
     assert len(index.classes) == 12
     assert "circle" in index.remarks[0]
+
+
+def test_archives_in_a_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "delivery.zip").write_bytes(b"")
+    with pytest.raises(KedgeError, match=r"delivery\.zip: give one of them, or unpack"):
+        read_index(tmp_path)
 
 
 def test_special_files_do_not_block(tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from tests.data.conftest import put
 from kedge.data.decode import ImageSpec, decode
 from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
+from kedge.data.readers import read_index
 from kedge.data.readers.base import Reader
 from kedge.data.readers.image_list import ImageListReader
 from kedge.data.readers.listed_folders import CifarFoldersReader, TinyImageNetReader
 from kedge.data.readers.omniglot import OmniglotReader
+from kedge.data.remarks import problems
 from kedge.errors import KedgeError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "omniglot"
@@ -166,6 +168,7 @@ WRITTEN = {
     "classes first": "red rose;a.png\r\ndog;b.png\r\n",
     "an unknown header": "\ufeffBild|Sorte\r\na.png|red rose\r\nb.png|dog\r\n",
     "bars between blanks": "a.png | red rose\nb.png | dog\n",
+    "colons": "a.png: red rose\nb.png: dog\n",
     "tabs": "a.png\tred rose\r\nb.png\tdog",
     "blanks": "a.png red rose\nb.png dog\n",
     "several blanks, and a path with one": "a b.png   red rose\nb.png   dog\n",
@@ -184,6 +187,19 @@ def test_lists_with_any_separator(tmp_path: Path, name: str, case: str) -> None:
     file = put(tmp_path / name, text)
     for path in (file, tmp_path):
         assert contents(read(path, LISTS)) == ROSES
+
+
+def test_list_that_is_not_understood(tmp_path: Path) -> None:
+    """Its columns are named; beside a folder of images it is not silently left out."""
+    draw_all(tmp_path, {"pictures/a.png": 10, "pictures/b.png": 20})
+    file = put(
+        tmp_path / "list.csv", "id;bild;sorte\n1;pictures/a.png;rose\n2;pictures/b.png;dog\n"
+    )
+    with pytest.raises(KedgeError, match=r"list\.csv: .*but found id, bild, sorte\."):
+        read_index(file)
+    (remark,) = read_index(tmp_path).remarks
+    assert "list.csv" in remark
+    assert problems([remark])
 
 
 @pytest.mark.parametrize("separator", [" ", "\t", ", "])

@@ -49,6 +49,13 @@ def test_any_class_name_can_be_drawn() -> None:
     assert confusion_picture(matrix, "png").startswith(b"\x89PNG")
 
 
+def test_long_names_that_differ_at_the_end_are_told_apart() -> None:
+    names = [f"{'very ' * 10}long name {i}" for i in range(3)]
+    svg = confusion_picture(confusion_matrix(evaluation([names])), "svg")
+    texts = [t.text or "" for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")]
+    assert len({text for text in texts if text.startswith("very")}) == 3
+
+
 def test_some_classes_have_a_label_where_there_is_no_room_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

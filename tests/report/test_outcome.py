@@ -52,7 +52,12 @@ def test_the_sentence_says_whether_old_classes_were_kept(
 @pytest.mark.parametrize(
     ("untrained", "after", "images", "words"),
     [
-        (70.0, 90.0, 200, "90.0% of 200 images named, 20.0 ± 7.6 points more than by adding"),
+        (
+            70.0,
+            90.0,
+            200,
+            "90.0% of 200 images named correctly, 20.0 ± 7.6 points more than by adding",
+        ),
         (90.0, 70.0, 200, "20.0 ± 7.6 points less than"),
         (88.0, 90.0, 200, "not clearly more or less (+2.0 ± 6.2) than"),
         (70.0, 90.0, 10, "not clearly more or less"),

@@ -109,10 +109,14 @@ def _parse(args: list[str]) -> Any:
         print(f"kedge {__version__}")
         sys.exit()
     _check_empty(args)
+    if args[:1] == ["help"]:
+        args = [*args[1:], "--help"]
+    from kedge.cli.commands import COMMANDS, unknown_command
+
+    if mistake := unknown_command(args):
+        _end(mistake, 2)
     import tyro
     from tyro.conf import OmitArgPrefixes, subcommand
-
-    from kedge.cli.commands import COMMANDS
 
     words = 2 if " ".join(args[:2]) in COMMANDS else 1
     if (name := " ".join(args[:words])) in COMMANDS:

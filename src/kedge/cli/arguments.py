@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -14,6 +16,7 @@ from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
 
 from kedge.config import Count, EpisodeOptions, RoundOptions, TrainOptions
 from kedge.errors import KedgeError
+from kedge.utils import progress
 from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
@@ -123,9 +126,9 @@ class ReadingArguments:
         option(
             "A=B",
             "asked, if names are alike",
-            "For class names that differ only in case, blanks, hyphens or underscores: A=B gives "
-            "the class A the name B, and 'none' says that they are different classes. May be "
-            "repeated.",
+            "For class names that differ only in case, blanks, hyphens or underscores: 'all' takes "
+            "them for the same classes, 'none' for different ones, and A=B gives the class A the "
+            "name B. May be repeated.",
         ),
     ] = ()
 
@@ -167,6 +170,25 @@ else:
     EpisodeArguments = _with_hints(EpisodeOptions)
     RoundArguments = _with_hints(RoundOptions)
     TrainArguments = _with_hints(TrainOptions)
+
+
+def load_pytorch(*models: Path, images: Sequence[str | Path] = (), line: bool = False) -> None:
+    """Import PyTorch, which takes seconds, if the files that a command reads exist.
+
+    Meanwhile a terminal shows what will be read; with `line`, a log has a line that says so.
+    """
+    from kedge.data.delivery import check_exists
+
+    for model in models:
+        if not os.path.exists(model):
+            raise KedgeError(f"{model}: there is no kedge model here.")
+    for source in images:
+        check_exists(source)
+    if "torch" in sys.modules:
+        return
+    reading = " and ".join(map(str, (*models, *images)))
+    with progress.loading(f"reading {reading}" if reading else "loading PyTorch", line):
+        import torch  # noqa: F401
 
 
 def load_model(file: Path, backbone: str | None) -> Model:

@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import count_text, option, parse_count, say
+from kedge.cli.arguments import count_text, load_pytorch, option, parse_count, say
 from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -100,9 +100,11 @@ class Bench:
     @classmethod
     def default(cls, args: list[str]) -> Bench:
         """The settings of the named recipe: the defaults of help and options."""
+        if not args or args[0].startswith("-"):
+            return cls()  # the name may follow; the help needs no PyTorch
         from kedge.experiments.recipes import load_recipe
 
-        name = args[0] if args and not args[0].startswith("-") else "drawings"
+        name = args[0]
         recipe = load_recipe(name)
         if not recipe.settings.keys() - {"protocol"}:
             return cls(name)
@@ -118,6 +120,7 @@ class Bench:
         return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
 
     def run(self, console: Console) -> None:
+        load_pytorch()
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
         from kedge.report.record_report import terminal_tables

@@ -1,8 +1,11 @@
-"""All commands by their names.
+"""All commands by their names, and what is said of a name that is none.
 
 Each is a dataclass whose fields are its options. Heavy imports are inside `run`, so that help is
 fast.
 """
+
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 from kedge.cli.bench import Bench
 from kedge.cli.compare import Compare
@@ -17,6 +20,7 @@ from kedge.cli.show import Show
 from kedge.cli.speed import Speed
 from kedge.cli.train import Train
 from kedge.cli.update import Update
+from kedge.utils.progress import printable
 
 COMMANDS = {
     "bench": Bench,
@@ -34,3 +38,22 @@ COMMANDS = {
     "paper": Paper,
     "speed": Speed,
 }
+
+
+def unknown_command(args: Sequence[str]) -> str:
+    """What is wrong with the name of the command, and which one may be meant; "" if it exists."""
+    first, second = (*args, "", "")[:2]
+    groups = {name.partition(" ")[0] for name in COMMANDS} - {*COMMANDS}
+    options_only = not second or second.startswith("-")
+    if not first or first.startswith("-") or first in COMMANDS:
+        return ""
+    if first in groups and (options_only or f"{first} {second}" in COMMANDS):
+        return ""
+    close = get_close_matches(f"{first} {second}", COMMANDS, 1, 0.8)
+    if first not in groups:
+        names = {name.rpartition(" ")[2]: name for name in COMMANDS}  # 'inspect' for 'data inspect'
+        names |= {name: name for name in (*COMMANDS, *groups)}
+        close += [names[name] for name in get_close_matches(first, names, 1)]
+    typed, helped = (f"{first} {second}", f"{first} ") if first in groups else (first, "")
+    hint = f"did you mean '{close[0]}'?" if close else f"'kedge {helped}--help' lists the commands."
+    return f"There is no command '{printable(typed, one_line=True)}'; {hint}"

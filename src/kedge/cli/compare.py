@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import ClassFolderOption, Json, as_json, say
+from kedge.cli.arguments import ClassFolderOption, Json, as_json, load_pytorch, say
 from kedge.utils import progress
 from kedge.utils.progress import printable
 from kedge.utils.text import pluralize
@@ -39,6 +39,7 @@ class Compare:
     json: Json = False
 
     def run(self, console: Console) -> None:
+        load_pytorch(images=[self.a, self.b])
         from kedge.data.compare import compare
         from kedge.data.delivery import Delivery
 
@@ -57,13 +58,13 @@ def _show(console: Console, found: Comparison) -> None:
         say(
             console, f"{side.path}: {side.n_images:,} images of {classes}{unreadable} ({side.form})"
         )
-    exact = _pairs(found.copies, found.b.path, found.a.path)
+    exact = _pairs(found, found.copies, "which is")
     if not found.same_size:
         exact = "cannot be found, since both are packed, in different sizes"
     alike = [f"'{b}' and '{a}'" for b, a in found.alike_names]
     lines = {
         "exact copies": exact,
-        "nearly the same": _pairs(found.near_copies, found.b.path, found.a.path),
+        "nearly the same": _pairs(found, found.near_copies, "which is like"),
         "classes in common": _listed(found.common_classes),
         "names that are alike": _listed(alike),
     }
@@ -71,16 +72,16 @@ def _show(console: Console, found: Comparison) -> None:
         say(console, f"  {title:<22}{printable(text, one_line=True)}")
 
 
-def _pairs(pairs: Sequence[Pair], b: str, a: str) -> str:
+def _pairs(found: Comparison, pairs: Sequence[Pair], relation: str) -> str:
+    """How many images of B are in A, and one of them; rather one that has another class there."""
     if not pairs:
         return "none"
     others = [pair for pair in pairs if pair.a_class != pair.b_class]
     first = (others or pairs)[0]
-    other = f", {len(others)} of them under another class" if others else ""
-    images = pluralize(len(pairs), "image")
+    other = f" ({len(others)} with another class there)" if others else ""
     return (
-        f"{images} of {b} in {a}{other}, such as {first.b} ({first.b_class}) and {first.a} "
-        f"({first.a_class})"
+        f"{len(pairs):,} of the {found.b.n_images:,} images of {found.b.path}{other}, such as "
+        f"{first.b} ({first.b_class}), {relation} {first.a} ({first.a_class})"
     )
 
 

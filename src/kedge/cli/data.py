@@ -11,7 +11,16 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import Data, ImageSize, Json, ReadingArguments, as_json, option, say
+from kedge.cli.arguments import (
+    Data,
+    ImageSize,
+    Json,
+    ReadingArguments,
+    as_json,
+    load_pytorch,
+    option,
+    say,
+)
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import printable
@@ -55,6 +64,7 @@ class Inspect:
     def run(self, console: Console) -> None:
         from kedge.data.remarks import refuse_problems
 
+        load_pytorch(images=[self.data])
         with progress.display():
             inspection = _inspection(self.reading.delivery(self.data), self.all)
         if self.json:
@@ -86,7 +96,9 @@ class Pack:
     reading: ReadingArguments = field(default_factory=ReadingArguments)
 
     def run(self, console: Console) -> None:
-        from kedge.data.open import is_embedded, is_packed_file, open_images, open_index
+        load_pytorch(images=[self.data])
+        from kedge.data.delivery import is_embedded
+        from kedge.data.open import is_packed_file, open_images, open_index
         from kedge.data.pack import pack_images
         from kedge.data.parallel_decode import infer_spec
         from kedge.data.remarks import kind_of, tell

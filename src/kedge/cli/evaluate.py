@@ -22,6 +22,7 @@ from kedge.cli.arguments import (
     ReadingArguments,
     as_json,
     load_model,
+    load_pytorch,
     option,
     say,
 )
@@ -75,9 +76,6 @@ class Evaluate:
     backbone: OwnBackbone = None
 
     def run(self, console: Console) -> None:
-        from kedge import api
-        from kedge.episodes.train_val_split import select_test_part
-
         given = {**asdict(self.episode), "n_episodes": self.n_episodes, "seed": self.seed}
         given = {name: value for name, value in given.items() if value is not None}
         if self.known and given:
@@ -87,6 +85,10 @@ class Evaluate:
             )
         if self.confusion is not None:
             _check_confusion_file(self.confusion)
+        load_pytorch(self.model, images=[self.data])
+        from kedge import api
+        from kedge.episodes.train_val_split import select_test_part
+
         model = load_model(self.model, self.backbone)
         with progress.display():
             table = select_test_part(model.open(self.reading.delivery(self.data)))

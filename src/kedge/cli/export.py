@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from kedge.cli.arguments import ModelFile, OwnBackbone, Support, check_choice, load_model, say
+from kedge.cli.arguments import (
+    ModelFile,
+    OwnBackbone,
+    Support,
+    check_choice,
+    load_model,
+    load_pytorch,
+    say,
+)
 from kedge.errors import KedgeError
 from kedge.utils import progress
 
@@ -36,12 +44,13 @@ class Export:
     backbone: OwnBackbone = None
 
     def run(self, console: Console) -> None:
+        if self.out.exists():
+            raise KedgeError(f"{self.out}: already exists; choose another --out.")
+        load_pytorch(self.model, images=[] if self.support is None else [self.support])
         from kedge.models.classifier import Classifier
         from kedge.models.export import check_installed, export_onnx
 
         check_installed()
-        if self.out.exists():
-            raise KedgeError(f"{self.out}: already exists; choose another --out.")
         model = load_model(self.model, self.backbone)
         exported: Model | Classifier = model
         with progress.display():

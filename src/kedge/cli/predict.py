@@ -27,6 +27,7 @@ from kedge.cli.arguments import (
     as_json,
     check_choice,
     load_model,
+    load_pytorch,
     option,
 )
 from kedge.errors import KedgeError
@@ -95,6 +96,7 @@ class Predict:
                 "them out."
             )
         reject = None if self.reject is None else _parse_share(self.reject)
+        load_pytorch(self.model, images=[] if self.support is None else [self.support])
         model = load_model(self.model, self.backbone)
         with progress.display():
             files = _files(self.images)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional
 
-from kedge.cli.arguments import option
+from kedge.cli.arguments import load_pytorch, option
 from kedge.errors import KedgeError
 
 
@@ -26,6 +26,7 @@ class Recipes:
     """Name of a recipe, such as drawings-mini-pn."""
 
     def run(self, console: Console) -> None:
+        load_pytorch()
         from kedge.benchmarks import PROTOCOLS
         from kedge.experiments import recipes
 

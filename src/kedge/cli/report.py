@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import say
+from kedge.cli.arguments import load_pytorch, say
 from kedge.errors import KedgeError
 from kedge.utils import progress
 
@@ -38,6 +38,7 @@ class Report:
         for path in self.given:
             if not path.exists():
                 raise KedgeError(f"{path}: there is no such model or folder.")
+        load_pytorch()
         models = [path for path in self.given if _is_model(path)]
         _report_runs(console, [path for path in self.given if path not in models])
         _report_models(console, models)

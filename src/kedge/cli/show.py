@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from kedge.cli.arguments import Json, ModelFile, as_json, say, validation_text
+from kedge.cli.arguments import Json, ModelFile, as_json, load_pytorch, say, validation_text
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes, pluralize
 
@@ -36,6 +36,7 @@ class Show:
     json: Json = False
 
     def run(self, console: Console) -> None:
+        load_pytorch(self.model)
         from kedge.models import model_file
         from kedge.report.model_summary import describe_model
 
@@ -139,7 +140,7 @@ def _show_history(console: Console, lineage: Sequence[LineageEntry]) -> None:
         say(console, "")
         console.print(to_rich(table))
         if lineage[-1].outcome is not None:
-            say(console, f"Round {lineage[-1].round}: {outcome_sentence(lineage[-1])}\n")
+            say(console, f"Round {lineage[-1].round}. {outcome_sentence(lineage[-1])}\n")
 
 
 def _show_classes(console: Console, about: dict[str, Any], everything: bool) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import ImageSize, Json, as_json, option, say
+from kedge.cli.arguments import ImageSize, Json, as_json, load_pytorch, option, say
 from kedge.cli.bench import SMALL
 from kedge.config import BackboneConfig, EpisodeShape
 from kedge.errors import KedgeError
@@ -40,6 +40,7 @@ class Speed:
     def run(self, console: Console) -> None:
         if self.out is not None and self.out.exists():
             raise KedgeError(f"{self.out}: already exists; choose another --out.")
+        load_pytorch(images=[self.data])
         from kedge.data.open import open_images
         from kedge.training.speed import measure
         from kedge.training.step import load_compiler_in_background

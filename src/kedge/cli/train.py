@@ -17,6 +17,7 @@ from kedge.cli.arguments import (
     Strict,
     TrainArguments,
     Validation,
+    load_pytorch,
     option,
 )
 from kedge.utils import progress
@@ -52,6 +53,7 @@ class Train:
     training: TrainArguments = field(default_factory=TrainArguments)
 
     def run(self, console: Console) -> None:
+        load_pytorch(images=[self.data, *([] if self.val is None else [self.val])], line=True)
         from kedge import api
         from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
 

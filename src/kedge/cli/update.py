@@ -20,6 +20,7 @@ from kedge.cli.arguments import (
     Strict,
     Validation,
     load_model,
+    load_pytorch,
     option,
 )
 from kedge.utils import progress
@@ -67,6 +68,8 @@ class Update:
     training: RoundArguments = field(default_factory=RoundArguments)
 
     def run(self, console: Console) -> None:
+        images = [self.data, *([] if self.val is None else [self.val])]
+        load_pytorch(self.model, images=images, line=True)
         from kedge import api
         from kedge.cli import model_output
         from kedge.methods.registry import parse_method

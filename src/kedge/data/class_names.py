@@ -7,13 +7,14 @@ import shlex
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from kedge.data.remarks import Remark
 from kedge.errors import KedgeError, require
 from kedge.utils.text import display_name, normalize_name, pluralize
 
-NONE = "none"  # the answer that all names that are alike are different classes
-SHOWN = 4  # pairs of names in a question
+Rest = Literal["all", "none"]  # answers: which of the names that are alike are the same class
+SHOWN = 4  # pairs of names in a message
 SEPARATORS = r"[\s_\-\u2010-\u2015]+"
 
 SameClassArgument = Mapping[str, str] | Iterable[str] | str | None
@@ -24,28 +25,29 @@ class SameClass:
     """What a user says about names that are alike."""
 
     renamed: dict[str, str] = field(default_factory=dict)  # name in the delivery → name to use
-    others_differ: bool = False  # all other names that are alike are different classes
+    rest: Rest | None = None  # of the other names that are alike
     must_exist: bool = True  # whether a name that the delivery lacks is an error
 
     @classmethod
     def parse(cls, given: SameClassArgument) -> SameClass:
-        """From `{"A": "B"}`, "A=B" or "none", or several such texts."""
+        """From `{"A": "B"}`, "A=B", "all" or "none", or several such texts."""
         if given is None:
             return cls()
         if isinstance(given, Mapping):
-            pairs, others_differ = dict(given), False
+            pairs, rest = dict(given), list[Rest]()
         else:
             texts = [given] if isinstance(given, str) else list(given)
             ok = all(isinstance(text, str) for text in texts)
             require(ok, f"same_class is {given!r}: it must be {{'A': 'B'}} or texts 'A=B'.")
-            others_differ = NONE in texts
+            rest = [answer for answer in get_args(Rest) if answer in texts]
+            require(len(rest) < 2, "--same-class is both 'all' and 'none': leave one of them out.")
             pairs = {}
             for text in texts:
                 name, equals, target = text.partition("=")
                 require(
-                    text == NONE or bool(equals and name and target),
+                    text in rest or bool(equals and name and target),
                     f"--same-class is '{text}': it must be 'A=B', which gives the class A the name "
-                    f"B, or '{NONE}' if names that are alike are different classes.",
+                    "B, or 'all' or 'none' of the names that are alike.",
                 )
                 if equals:
                     pairs[name] = target
@@ -56,7 +58,7 @@ class SameClass:
                 f"--same-class: '{target}' would be renamed and be the new name of another class; "
                 "give each class its final name.",
             )
-        return cls(renamed, others_differ)
+        return cls(renamed, rest[0] if rest else None)
 
     def apply(self, source: object, classes: Sequence[str], known: Collection[str]) -> list[str]:
         """The name to use for each class. Raises KedgeError for names that do not exist."""
@@ -103,13 +105,20 @@ def alike_remark(pairs: Sequence[tuple[str, str]]) -> tuple[Remark, ...]:
     if not pairs:
         return ()
     name, other = map(display_name, pairs[0])
-    return (
-        Remark(
-            f"{pluralize(len(pairs), 'class name is', 'class names are')} almost that of another "
-            f"class, such as '{name}' and '{other}': if they are one class, {_answer(*pairs[0])}",
-            "name",
-        ),
-    )
+    n, what = len(pairs), "class name is almost that of another class"
+    what = what if n == 1 else "class names are almost those of other classes"
+    answers = f"{_answer(*pairs[0])} if they are one class, --same-class none if not"
+    return (Remark(f"{n} {what}, such as '{name}' and '{other}': {answers}", "name"),)
+
+
+def joined_remark(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """A note on names that were taken for the same class; empty without any."""
+    if not pairs:
+        return ()
+    shown = ", ".join(f"'{display_name(a)}' with '{display_name(b)}'" for a, b in pairs[:SHOWN])
+    more = ", …" if len(pairs) > SHOWN else ""
+    joined = pluralize(len(pairs), "class was", "classes were")
+    return (f"{joined} joined with one of almost the same name: {shown}{more}",)
 
 
 def _answer(name: str, other: str) -> str:
@@ -128,7 +137,14 @@ def ask_about_alike_names(
         shown.append(f"'{display_name(name)}' and {which}'{display_name(other)}'")
     more = f" and {len(pairs) - SHOWN} more pairs" if len(pairs) > SHOWN else ""
     answers = " ".join(_answer(*pair) for pair in pairs[:SHOWN])
+    if len(pairs) == 1:
+        todo = f"Give {answers} if they are one class, --same-class none if they are two."
+    else:
+        todo = (
+            f"Give --same-class all if each pair is one class, --same-class none if none is, or "
+            f"{answers} for single ones."
+        )
     raise KedgeError(
         f"{source}: {', '.join(shown)}{more} differ only in case, blanks, hyphens or underscores. "
-        f"If they are the same, say {answers}; if they are different classes, --same-class {NONE}."
+        + todo
     )

@@ -181,10 +181,10 @@ def _near_remark(
     if not len(chosen):
         return []
     across = {"classes": int(other_class.sum()), "parts of the split": int(other_part.sum())}
-    where = "".join(f", {n} of them in different {what}" for what, n in across.items() if n)
+    where = "; ".join(f"in different {what}: {n}" for what, n in across.items() if n)
     first, second = index.short_name(int(i[chosen[0]])), index.short_name(int(j[chosen[0]]))
-    nearly = pluralize(len(chosen), "pair of images is", "pairs of images are")
-    return [f"{nearly} nearly the same, such as {first} and {second}{where}"]
+    nearly = pluralize(len(chosen), "pair of images is", "pairs of images are") + " nearly the same"
+    return [f"{nearly}{f' ({where})' if where else ''}, such as {first} and {second}"]
 
 
 def _within_classes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,27 @@ from kedge.data.class_names import (
     alike_names,
     alike_remark,
     ask_about_alike_names,
+    joined_remark,
 )
 from kedge.errors import require
 
 ClassFolders = Literal["top", "leaf", "path"]
+EMBEDDED = ("drawings",)  # images that come with kedge
+
+
+def is_embedded(source: str | Path) -> bool:
+    """Whether a source names images that come with kedge. A file of that name takes precedence."""
+    return str(source) in EMBEDDED and not Path(source).exists()
+
+
+def check_exists(source: str | Path) -> None:
+    """Raise KedgeError if there are no images of this path or name; without loading PyTorch."""
+    require(
+        is_embedded(source) or os.path.exists(source),
+        f"{source}: there is nothing here; give a folder with one sub-folder of images per class, "
+        "a data set in another form that 'kedge data inspect --help' lists, a packed image file, "
+        f"or one of the embedded sets ({', '.join(EMBEDDED)}).",
+    )
 
 
 @dataclass(frozen=True)
@@ -60,18 +78,18 @@ class Delivery:
         """The path or name that the user gave; None for images in memory."""
         return self.images if isinstance(self.images, str | Path) else None
 
-    def to_validate(self, images: Any) -> Delivery | None:
+    def to_validate(self, images: Any, trained: Sequence[str]) -> Delivery | None:
         """Validation images, if there are any, read in the same way; they may lack classes that
-        were named."""
+        were named. `trained` are the classes of this delivery."""
         if images is None:
             return None
-        same_class = replace(self.same_class, must_exist=False)
-        return replace(self, images=images, same_class=same_class, known_classes=(), ask=False)
+        same_class, known = replace(self.same_class, must_exist=False), tuple(trained)
+        return replace(self, images=images, same_class=same_class, known_classes=known, ask=False)
 
     def settle_names(
         self, source: object, classes: Sequence[str], counts: Sequence[int]
     ) -> tuple[list[str], tuple[str, ...]]:
-        """The name to use for each class, and a remark on those that are alike nevertheless.
+        """The name to use for each class, and a remark on those that are alike.
 
         Raises KedgeError with a question instead if this delivery asks, or for wrong names in
         `same_class`. `counts` are the images of each class.
@@ -81,8 +99,11 @@ class Delivery:
         for name, count in zip(names, counts, strict=True):
             merged[name] += count
         pairs = alike_names(merged, self.known_classes)
-        if self.same_class.others_differ:
+        if self.same_class.rest == "none":
             pairs = []
+        if self.same_class.rest == "all":
+            new_name = dict(pairs)
+            return [new_name.get(name, name) for name in names], joined_remark(pairs)
         if self.ask:
             ask_about_alike_names(source, pairs, self.known_classes)
         return names, alike_remark(pairs)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kedge.data.class_names import SameClassArgument
 from kedge.data.decode import ImageSpec
-from kedge.data.delivery import ClassFolders, Delivery
+from kedge.data.delivery import ClassFolders, Delivery, check_exists, is_embedded
 from kedge.data.drawings import load_drawings
 from kedge.data.index import ImageIndex
 from kedge.data.pack import PackJob, pack_images
@@ -24,7 +24,6 @@ from kedge.errors import require
 from kedge.utils import progress
 
 T = TypeVar("T", ImageIndex, ImageTable)
-EMBEDDED = {"drawings": load_drawings}
 IN_MEMORY_BYTES = 1 << 30  # of pixels; more are packed into a file and stay there
 WORTH_CACHING = 1 << 26  # bytes of pixels
 FEW_IMAGES = 5  # of a class that is trained on; fewer are remarked upon
@@ -62,8 +61,8 @@ def open_images(
         classes: which of nested folders are the classes: "top" (the outer ones), "leaf" (the inner
             ones, of which those with the same name are one class) or "path" (the inner ones, with
             the outer ones in their names).
-        same_class: {"A": "B"} gives the class A the name B; "none" says that names which are almost
-            the same are different classes.
+        same_class: {"A": "B"} gives the class A the name B; "all" says that names which are almost
+            the same are the same classes, "none" that they are not.
         strict: raise KedgeError if a remark is on something that can spoil a model.
     """
     delivery = Delivery.of(source, classes, same_class, strict)
@@ -125,11 +124,6 @@ def _tell_classes_option(delivery: Delivery, source: object) -> None:
         progress.note_once(f"{source}: --classes has no effect, since these are no folders")
 
 
-def is_embedded(source: str | Path) -> bool:
-    """Whether a source names images that come with kedge. A file of that name takes precedence."""
-    return str(source) in EMBEDDED and not Path(source).exists()
-
-
 def is_packed_file(path: Path) -> bool:
     """Whether a file begins like a safetensors file: the header's length, then JSON."""
     start = b""
@@ -149,13 +143,8 @@ def open_table(delivery: Delivery) -> ImageTable | None:
     if path.is_file() and is_packed_file(path):
         return ImageTable.load(path)
     if is_embedded(source):
-        return EMBEDDED[str(source)]()
-    require(
-        path.exists(),
-        f"{path}: there is nothing here; give a folder with one sub-folder of images per class, a "
-        "data set in another form that 'kedge data inspect --help' lists, a packed image file, or "
-        f"one of the embedded sets ({', '.join(EMBEDDED)}).",
-    )
+        return load_drawings()
+    check_exists(source)
     return None
 
 

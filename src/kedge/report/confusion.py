@@ -26,11 +26,12 @@ from matplotlib.font_manager import findfont, get_font
 
 from kedge.evaluation.by_class import Evaluation
 from kedge.report import style
-from kedge.report.format import number, shortened
+from kedge.report.format import number
 
 MOST_NUMBERS = 12  # classes up to which every cell has its number
 MOST_ORDERED = 1000  # classes: the time to order them grows with the third power
 LARGEST, CELL, CELL_WITH_NUMBER = 14.0, 0.2, 0.42  # inches
+LEAST_WRONG = 20.0  # % at the end of the scale of errors, so that few errors do not look like many
 SMALLEST_TYPE, LONGEST_LABEL = 4.0, 32  # points; characters
 RIGHT, WRONG = "#0072b2", "#d55e00"
 UNDRAWABLE = "□"
@@ -117,11 +118,11 @@ def _draw(matrix: ConfusionMatrix, label: Callable[[str], str]) -> Figure:
     width, height = cell * n_columns, cell * n_rows
     type_size = max(SMALLEST_TYPE, min(8.0, 60 * cell))
     every = math.ceil(type_size / (60 * cell))  # cells that a label takes
-    labels = [label(shortened(name, LONGEST_LABEL)) for name in matrix.names]
+    labels = [label(_shortened(name)) for name in matrix.names]
     rows, columns = (_labelled(matrix, n, every) for n in (n_rows, n_columns))
     wrong = matrix.shares.copy()
     np.fill_diagonal(wrong, 0.0)
-    highest = max(1.0, float(wrong.max()))
+    highest = max(LEAST_WRONG, float(wrong.max()))
     diagonal = np.arange(n_rows)
     with style.house_style():
         figure = Figure((width, height))
@@ -153,6 +154,13 @@ def _draw(matrix: ConfusionMatrix, label: Callable[[str], str]) -> Figure:
             bar.ax.tick_params(labelsize=7)
             bar.outline.set_visible(False)
     return figure
+
+
+def _shortened(name: str) -> str:
+    """A long name without its middle, since similar names often differ at the end."""
+    half = LONGEST_LABEL // 2
+    short = f"{name[: half - 1].rstrip()}…{name[-half:].lstrip()}"
+    return name if len(name) <= LONGEST_LABEL else short
 
 
 def _labelled(matrix: ConfusionMatrix, n: int, every: int) -> list[int]:

@@ -64,7 +64,7 @@ def render_model(about: dict[str, Any], lineage: Sequence[LineageEntry]) -> str:
 
 
 def _headline(entry: LineageEntry) -> str:
-    return f"Round {entry.round}: {outcome_sentence(entry)}"
+    return f"Round {entry.round}. {outcome_sentence(entry)}"
 
 
 def _about(about: dict[str, Any]) -> str:

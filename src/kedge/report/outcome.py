@@ -14,6 +14,8 @@ from kedge.report.table import Cell, Column, Row, Section, Table
 
 UNTRAINED = "new anchors only"
 ESTIMATE = "estimate"
+# What `UNTRAINED` means, for captions.
+ABOUT_UNTRAINED = "New anchors only: the model before, with anchors of the new classes added."
 ESTIMATE_NOISE = 3.0  # points: smaller changes of an estimate are not told from none
 MAX_ORIGINS = 6  # rounds of origin with a column of their own in the history
 
@@ -53,7 +55,7 @@ def _caption(outcome: RoundOutcome) -> str:
     naming = "Naming: without examples, among all classes that the model knows."
     estimate = "Estimate: from anchors, since the images of these classes are gone."
     estimated = any(change.estimated for change in outcome.naming)
-    return " ".join([naming] * bool(outcome.naming) + [estimate] * estimated)
+    return " ".join([naming, ABOUT_UNTRAINED] * bool(outcome.naming) + [estimate] * estimated)
 
 
 def outcome_sentence(entry: LineageEntry) -> str:
@@ -98,14 +100,15 @@ def _about_new(changes: Sequence[NamingChange], first: bool) -> str:
     untrained = _mean(changes, [change.untrained for change in changes])
     after = _mean(changes, [change.after for change in changes])
     gain, noise = after - untrained, _noise(changes, untrained, after)
-    without = "by the untrained network" if first else "by adding anchors alone"
+    without = "without training" if first else "by adding anchors alone"
     if abs(gain) > noise:
         more = f"{number(abs(gain))} ± {number(noise)} points {'more' if gain > 0 else 'less'} than"
     else:
         more = f"not clearly more or less ({number(gain, signed=True)} ± {number(noise)}) than"
     estimated = any(change.estimated for change in changes)
-    on = f"% by {ESTIMATE}" if estimated else f"% of {_images(changes)}"
-    return f"{'' if first else 'new '}classes: {number(after)}{on} named, {more} {without}"
+    of = f" ({ESTIMATE})" if estimated else f" of {_images(changes)}"
+    classes = "its classes" if first else "new classes"
+    return f"{classes}: {number(after)}%{of} named correctly, {more} {without}"
 
 
 def _about_few_shot(few: FewShotChange) -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from kedge.models.model_file import LineageEntry
 from kedge.models.outcome import FewShotChange, NamingChange, RoundOutcome
 from kedge.report import style
-from kedge.report.outcome import ESTIMATE, UNTRAINED
+from kedge.report.outcome import ABOUT_UNTRAINED, ESTIMATE, UNTRAINED
 from kedge.report.style import Look, ReportFigure
 
 # Each is smaller than the one before, so that all show where they are equal.
@@ -39,8 +39,8 @@ def outcome_figure(entry: LineageEntry) -> ReportFigure | None:
         _add_legend(figure)
     caption = (
         "Naming: the share of images named correctly among all classes that the model knows, by "
-        "the round in which a class was learned. An estimate is computed from anchors, since the "
-        "images are gone."
+        f"the round in which a class was learned. {ABOUT_UNTRAINED} An estimate is computed from "
+        "anchors, since the images are gone."
     )
     title = f"What round {entry.round} did"
     return ReportFigure(f"outcome-{entry.round}", title, caption, figure)
@@ -85,8 +85,8 @@ def model_picture(lineage: Sequence[LineageEntry]) -> Figure | None:
     panels = [
         (draw, title)
         for draw, measured, title in (
-            (_draw_naming, _namings, "naming after each round"),
-            (_draw_few_shot, _few_shots, "few-shot, each round"),
+            (_draw_naming, _namings, "naming (filled: measured)"),
+            (_draw_few_shot, _few_shots, "few-shot (rings: before)"),
         )
         if len(measured(lineage)) > 1
     ]
@@ -129,7 +129,7 @@ def _add_legend(figure: Figure | SubFigure) -> None:
 def _draw_round(axes: Axes, outcome: RoundOutcome) -> None:
     rows: list[tuple[str, float | None, float | None, float]] = [
         (
-            f"round {c.round} ({ESTIMATE if c.estimated else f'{c.images:,} images'})",
+            f"classes of round {c.round} ({ESTIMATE if c.estimated else f'{c.images:,} images'})",
             c.before,
             c.untrained,
             c.after,

@@ -16,8 +16,8 @@ import torch
 from kedge.config import RoundOptions, TrainConfig, TrainOptions
 from kedge.data.copies import count_copies
 from kedge.data.decode import ImageSpec
-from kedge.data.delivery import Delivery
-from kedge.data.open import is_embedded, is_packed_file, open_images
+from kedge.data.delivery import Delivery, is_embedded
+from kedge.data.open import is_packed_file, open_images
 from kedge.data.parallel_decode import LARGEST, MIN_PHOTOGRAPH
 from kedge.data.remarks import Remark, refuse_problems, tell
 from kedge.data.table import ImageTable
@@ -206,10 +206,9 @@ def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
     _tell_if_strange(model, table)
     if len(new) == n_classes:
         return []
-    return [
-        f"{n_classes - len(new)} of {n_classes} classes are known to the model: they keep their "
-        "names, and these images are pooled with what the model remembers of them"
-    ]
+    known = pluralize(n_classes - len(new), "class is", "classes are")
+    pooled = "these images are pooled with what it remembers"
+    return [f"{known} known to the model, of {n_classes}: {pooled}"]
 
 
 def _tell_if_strange(model: Model, table: ImageTable) -> None:

@@ -18,17 +18,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from kedge.errors import KedgeError, require
 from kedge.utils import distributed
 from kedge.utils.config_io import parse_json
+
+if TYPE_CHECKING:  # records are read without PyTorch, which takes seconds to load
+    from torch import Tensor
 
 VERSION = 2  # of files that `save_tensors` writes; version 1 had neither version nor checksum
 # Limits for hostile files: a header of 8 MiB holds the names of some 100,000 classes.
@@ -120,6 +120,8 @@ def fsync_folder(folder: Path) -> None:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write tensors and metadata with a version and a checksum. Collective."""
+    from safetensors.torch import save
+
     plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
     text = to_json({"sha256": "0" * CHECKSUM_DIGITS, "version": VERSION, **metadata})
 
@@ -232,6 +234,8 @@ def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, types, shapes and every byte."""
+    import torch
+
     sha = hashlib.sha256()
     for key in sorted(tensors):
         value = tensors[key].detach().cpu().contiguous()

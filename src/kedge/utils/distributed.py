@@ -11,24 +11,26 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import os
+import sys
 from collections.abc import Callable
-from typing import TypeVar
-
-import torch
-from torch import Tensor
-from torch import distributed as dist
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kedge.errors import require
+
+if TYPE_CHECKING:  # every command imports this module, and PyTorch takes seconds to load
+    from torch import Tensor
 
 T = TypeVar("T")
 
 
 def init() -> None:
     """Join the process group if torchrun started this process. May be called twice."""
-    if _launched_world_size() == 1 or _initialized():
+    if _launched_world_size() == 1 or _group() is not None:
         return
     # Imported here since it takes seconds, and a single process does not need it.
+    import torch
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
@@ -48,11 +50,13 @@ def init() -> None:
 
 
 def world_size() -> int:
-    return dist.get_world_size() if _initialized() else 1
+    dist = _group()
+    return 1 if dist is None else int(dist.get_world_size())
 
 
 def rank() -> int:
-    return dist.get_rank() if _initialized() else 0
+    dist = _group()
+    return 0 if dist is None else int(dist.get_rank())
 
 
 def is_first_rank() -> bool:
@@ -62,15 +66,19 @@ def is_first_rank() -> bool:
 
 def barrier() -> None:
     """Block until every rank has reached this point."""
-    if world_size() > 1:
+    if (dist := _group()) is not None and world_size() > 1:
+        import torch
+
         nccl = dist.get_backend() == "nccl"
         dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 
 
 def all_reduce(tensor: Tensor) -> Tensor:
     """The sum over all ranks, on every rank. The argument is not changed."""
-    if world_size() == 1:
+    if (dist := _group()) is None or world_size() == 1:
         return tensor
+    import torch
+
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total
@@ -98,13 +106,13 @@ def _sum_order(indices: range) -> list[int]:
 def _pairwise_sum(compute: Callable[[int], Tensor], indices: range) -> Tensor:
     """The sum of every other index plus that of the rest: two ranks get the bits of one process."""
     if len(indices) % 2:
-        return functools.reduce(torch.add, map(compute, indices))
+        return functools.reduce(operator.add, map(compute, indices))
     return _pairwise_sum(compute, indices[::2]) + _pairwise_sum(compute, indices[1::2])
 
 
 def broadcast(value: T) -> T:
     """The value of rank 0, for decisions on which all ranks must agree to the last bit."""
-    if world_size() == 1:
+    if (dist := _group()) is None or world_size() == 1:
         return value
     values = [value if rank() == 0 else None]
     dist.broadcast_object_list(values, src=0)
@@ -116,10 +124,11 @@ def is_first_to_fail() -> bool:
     """Whether no other rank has failed before, so that only one rank reports the error."""
     if _launched_world_size() == 1:
         return True
-    if not _initialized():
+    if (dist := _group()) is None:
         return os.environ["LOCAL_RANK"] == "0"
     try:
-        return dist.distributed_c10d._get_default_store().add("kedge has failed", 1) == 1
+        store = dist.distributed_c10d._get_default_store()
+        return bool(store.add("kedge has failed", 1) == 1)
     except RuntimeError:  # the rank that hosted the store has ended
         return True
 
@@ -130,5 +139,7 @@ def _launched_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if by_torchrun else 1
 
 
-def _initialized() -> bool:
-    return dist.is_available() and dist.is_initialized()
+def _group() -> Any:
+    """The module torch.distributed if a process group was made; without loading PyTorch."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

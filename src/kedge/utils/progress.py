@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
@@ -115,6 +115,17 @@ def _progress(python: bool) -> bars.Progress:
         return NotebookProgress(*columns)
     disable = not console.is_terminal  # without a terminal, bars would leave empty lines
     return bars.Progress(*columns, console=console, transient=True, disable=disable)
+
+
+@contextmanager
+def loading(text: str, line: bool = False) -> Iterator[None]:
+    """Show a text while something is loaded that takes seconds: on a terminal until it is loaded,
+    elsewhere as a line if `line`."""
+    console, shown = Console(stderr=True), printable(text, one_line=True)
+    if line and not console.is_terminal:
+        console.print(shown, markup=False, highlight=False, soft_wrap=True)
+    with console.status(escape(shown)) if console.is_terminal else nullcontext():
+        yield
 
 
 @contextmanager

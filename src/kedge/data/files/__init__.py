@@ -8,6 +8,7 @@ from kedge.data.files.archives import Tar, Zip
 from kedge.data.files.file_tree import FileTree, FolderTree
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
+ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)
 
 
 def open_tree(path: Path) -> FileTree:

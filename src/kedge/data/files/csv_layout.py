@@ -18,8 +18,9 @@ from kedge.data.decode import UNSUPPORTED_TYPES, looks_like_image
 from kedge.data.index import PART_NAMES
 from kedge.errors import KedgeError
 
-SEPARATORS = (",", ";", "\t", "|", " ")
-BY_CELLS = ("\t", ";", "|", ",", " ")  # the same, the least likely within a path or a name first
+SEPARATORS = (",", ";", "\t", "|", ":", " ")
+# The same, the least likely within a path or a name first.
+BY_CELLS = ("\t", ";", "|", ",", ":", " ")
 SAMPLE = 50  # lines from which the columns are inferred
 MOSTLY = 0.9  # of the lines must fit: one may be damaged
 # The first of these columns that a list has is used. Names come before "label", often a number.
@@ -82,7 +83,7 @@ def _layout(text: str) -> Layout:
             if columns := _columns_by_cells(cells):
                 has_header = not _is_image(cells[0][columns.index(IMAGE_COLUMNS[0])])
                 return Layout(separator, columns, has_header)
-    return Layout(",")
+    return Layout(max(SEPARATORS[:-1], key=header.count))  # for a message that names the columns
 
 
 def _columns_by_cells(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:

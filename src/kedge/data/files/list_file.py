@@ -66,7 +66,8 @@ def read_rows(text: str, path: Path) -> Iterator[ListRow]:
     if waiting:
         names = ", ".join(map(display_name, [*columns][:8]))
         expected = "a column of images (such as path) and one of classes (such as label)"
-        raise KedgeError(f"{path}: expected {expected} but found {names}.")
+        todo = "" if is_json else " Name them in the first line, separated by commas."
+        raise KedgeError(f"{path}: expected {expected} but found {names}.{todo}")
 
 
 def peek_rows(tree: FileTree, name: str) -> list[ListRow]:

@@ -18,7 +18,7 @@ from kedge.data.decode import (
     looks_like_unsupported_image,
 )
 from kedge.data.delivery import ClassFolders
-from kedge.data.files import open_tree
+from kedge.data.files import ARCHIVE_SUFFIXES, open_tree
 from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
@@ -78,5 +78,10 @@ def read_index(source: str | Path, classes: ClassFolders | None = None) -> Image
         first = display_name(unsupported[0])
         todo = NEEDS_HEIF if is_heif_name(first) else "convert them to PNG"
         raise KedgeError(f"{path}: images such as {first} cannot be read ({todo}).")
+    archives = [name for name in tree.names if name.lower().endswith(ARCHIVE_SUFFIXES)]
+    if archives and path.is_dir():
+        first = display_name(archives[0])
+        todo = f"it has archives such as {first}: give one of them, or unpack them"
+        raise KedgeError(f"{path}: expected {expected}; {todo}.")
     other = "or a format that 'kedge data inspect --help' lists"
     raise KedgeError(f"{path}: not a known data set format; expected {expected}, {other}.")

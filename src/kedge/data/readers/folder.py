@@ -9,12 +9,14 @@ from itertools import takewhile
 
 from kedge.data.decode import looks_like_image
 from kedge.data.delivery import ClassFolders
+from kedge.data.files import list_file
 from kedge.data.files.file_tree import FileTree, unsupported_image_types
 from kedge.data.index import PART_NAMES, ImageIndex
 from kedge.data.readers.base import Reader, index_files
 from kedge.data.readers.folder_levels import check_levels, place_of
 from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError
+from kedge.utils.text import display_name
 
 PARTS = tuple(dict.fromkeys(PART_NAMES.values()))
 
@@ -71,6 +73,7 @@ class FolderReader(Reader):
                 *lost(outside, "image", "outside the class folders"),
                 *lost(sorted(without_image), "folder", "no image in it"),
                 *unsupported_image_types(in_classes),
+                *(_unread_lists(tree) if len(used) == 1 else ()),
                 *remarks,
             ),
         )
@@ -123,6 +126,13 @@ def _path_and_part(folder: str, depth: int, is_split: bool) -> tuple[list[str], 
     path = folder.split("/")[depth:] if folder else []
     part = PART_NAMES.get(path.pop(0).lower()) if is_split and path else ""
     return (path, part) if path and part is not None else None
+
+
+def _unread_lists(tree: FileTree) -> tuple[Remark, ...]:
+    """A remark on lists that may name the classes of images in a single folder."""
+    lists = [name for name in tree.names if name.lower().endswith(list_file.SUFFIXES)]
+    what = "all images are read as one class, since this file has no columns of images and classes"
+    return (Remark(f"{what}: {display_name(lists[0])}", "label"),) if lists else ()
 
 
 def _unused_parts(parts: Iterable[str]) -> tuple[Remark, ...]:

@@ -96,7 +96,7 @@ def check_levels(
         readings = [f"--classes top: {_count(within)}", f"--classes leaf: {_count(outer_of)}"]
         if repeated:
             name, folders = display_name(repeated[0]), _listed(outer_of[repeated[0]])
-            readings[1] += f", where {name} of {folders} is one class"
+            readings[1] += f", where {name} in {folders} is one class"
             readings.append(f"--classes path: {_count(full)}")
         raise UnclearFolders(
             f"{path}: folders lie within folders, and either may be the classes. Say which: "
