@@ -77,17 +77,21 @@ def _is_quiet() -> bool:
 
 
 @contextmanager
-def display(*, python: bool = False) -> Iterator[None]:
+def display(*, python: bool = False, hidden: bool = False) -> Iterator[None]:
     """Show tasks and notes of the body on standard error, or in the notebook that runs it.
 
-    `python`: for functions that users call from Python. Within another display this does nothing.
+    Within another display this does nothing.
+
+    Args:
+        python: for functions that users call from Python.
+        hidden: show nothing after all.
     """
     if _display.get() is not None:
         yield
         return
     from kedge.utils.distributed import is_first_rank  # imported here since PyTorch is slow to load
 
-    hidden = not is_first_rank() or (python and _is_quiet())
+    hidden = hidden or not is_first_rank() or (python and _is_quiet())
     progress = None if hidden else _progress(python)
     token = _display.set(_Display(progress, python))
     try:
