@@ -67,7 +67,7 @@ from kedge.utils.config_io import from_dict, option_name, validated
 from kedge.utils.seeding import torch_seed
 
 
-@progress.display(python=True)
+@progress.shown
 def train(
     images: Images,
     *,
@@ -125,7 +125,7 @@ def train(
     return train_user_round(start, split, Method("base", "new"), config, checkpoint, table)
 
 
-@progress.display(python=True)
+@progress.shown
 def update(
     model: Model,
     images: Images,
@@ -197,7 +197,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Model:
     return Model.load(path, backbone)
 
 
-@progress.display(python=True)
+@progress.shown
 def remember(
     model: Model,
     images: Images,
@@ -245,7 +245,7 @@ def remember(
     return distributed.broadcast({name: tensor.cpu() for name, tensor in kept.items()})
 
 
-@progress.display(python=True)
+@progress.shown
 def evaluate(
     model: Model,
     images: Images,
@@ -271,7 +271,7 @@ def evaluate(
     return evaluate_by_class(model, images, **given).score
 
 
-@progress.display(python=True)
+@progress.shown
 def evaluate_by_class(
     model: Model,
     images: Images,

@@ -242,7 +242,7 @@ def _is_table(X: Any) -> bool:
         return True
     if is_array(X):
         return X.ndim == 2 or (X.ndim < 2 and to_numpy(X).dtype.kind not in "OU")
-    first = X[0] if isinstance(X, Sequence) and not isinstance(X, str) and len(X) else None
+    first: Any = X[0] if isinstance(X, Sequence) and not isinstance(X, str) and len(X) else None
     is_row = isinstance(first, list | tuple) or (is_array(first) and first.ndim == 1)
     return is_row or isinstance(first, Number)
 

@@ -30,7 +30,7 @@ WORTH_CACHING = 1 << 26  # bytes of pixels
 FEW_IMAGES = 5  # of a class that is trained on; fewer are remarked upon
 
 
-@progress.display(python=True)
+@progress.shown
 def open_images(
     source: Any,
     image_size: int | None = None,

@@ -1,11 +1,12 @@
 """Progress and notes: bars in a terminal or notebook, lines elsewhere; shown within `display`.
 
-Functions that users call from Python are decorated with `display(python=True)`: what they show can
-be turned off, and what can spoil a model becomes a Python warning (`KedgeWarning`).
+Functions that users call from Python are decorated with `shown`: what they show can be turned off,
+and what can spoil a model becomes a Python warning (`KedgeWarning`).
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Literal, get_args
+from typing import Literal, ParamSpec, TypeVar, get_args
 
 from rich import progress as bars
 from rich.console import Console
@@ -25,6 +26,8 @@ from rich.markup import escape
 
 from kedge.errors import KedgeWarning, require
 
+P = ParamSpec("P")
+T = TypeVar("T")
 LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
 Verbosity = Literal["info", "warning"]
@@ -121,6 +124,17 @@ def _progress(python: bool) -> bars.Progress:
     return bars.Progress(*columns, console=console, transient=True, disable=disable)
 
 
+def shown(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that users call from Python, with its tasks and notes shown."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with display(python=True):
+            return function(*args, **kwargs)
+
+    return call
+
+
 @contextmanager
 def line_prefix(text: str) -> Iterator[None]:
     """Begin every line and bar of the body with this text."""
@@ -137,9 +151,10 @@ def no_tick(n: int) -> None:
 
 @contextmanager
 def task(description: str, total: int) -> Iterator[Tick]:
-    """A progress bar for the body, which advances it with the tick that it is given."""
+    """A progress bar for the body, which advances it with the tick that it is given; none for a
+    single item, such as an image to classify."""
     progress = _shown_by()
-    if progress is None:
+    if progress is None or total < 2:
         yield no_tick
     elif progress.disable:
         lines = _LineTick(description, total)
