@@ -135,7 +135,7 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
             images, labels = self._check(X, y, reset=True)
             names = _named({}, labels)
             given = (images, [names[label] for label in labels.tolist()])
-            how = {"backbone": self.backbone, "same_class": "none"}
+            how: dict[str, Any] = {"backbone": self.backbone, "same_class": "none"}
             self._learned(api.train(given, **how, **self._options(TrainOptions)), names)
         return self
 
@@ -154,7 +154,7 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
             options = self._options(RoundOptions)
             if len(np.unique(labels)) == 1:
                 options["epochs"] = 0
-            how = {"method": self.method, "same_class": "none"}
+            how: dict[str, Any] = {"method": self.method, "same_class": "none"}
             self._learned(api.update(self.model_, given, **how, **options), names)
         return self
 
