@@ -82,7 +82,7 @@ def train(
     """A model trained on the first images (round 0).
 
     Args:
-        images: a path, an ImageTable, a pair of arrays (images, labels) or a dataset; see
+        images: a path, an ImageTable, a pair of arrays (images, labels), a dataset or a loader; see
             `open_images`. If they come split, the part "train" is used.
         val: images to validate on; by default some of `images` are set apart.
         backbone: efficientnet-lite0 (pretrained), timm:NAME (with `weights`), conv4, resnet12,
@@ -122,7 +122,8 @@ def train(
     start_seed = torch_seed("weights", settings.seed)
     start = start_model(backbone_config, head, split.train, start_seed, network)
     config = resolve_settings(table, split, settings, data, [*reasons, *why, *why_head])
-    return train_user_round(start, split, Method("base", "new"), config, checkpoint, table)
+    base = Method("base", "new")
+    return _tell_outcome(train_user_round(start, split, base, config, checkpoint, table))
 
 
 @progress.shown
@@ -177,7 +178,7 @@ def update(
     if memory and chosen.alignment is not None:
         chosen.alignment.check_memory(memory, model)
     config = resolve_settings(table, split, settings, data, reasons)
-    return train_user_round(model, split, chosen, config, checkpoint, table, memory)
+    return _tell_outcome(train_user_round(model, split, chosen, config, checkpoint, table, memory))
 
 
 def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
@@ -300,6 +301,19 @@ def evaluate_by_class(
     pool, shape, reasons = select_test_pool(table, settings)
     tell_inferred(table, reasons)
     return evaluate_episodes(on_device, EvalSpec("test", pool, shape), n_episodes, seed)
+
+
+def _tell_outcome(model: Model) -> Model:
+    """Show what the last round did; the commands show it in their own output."""
+    entry = model.lineage[-1]
+    if entry.outcome is not None and not progress.in_command():
+        from kedge.report.outcome import outcome_sentence, outcome_table
+        from kedge.report.render import to_rich
+
+        if (table := outcome_table(entry)) is not None:
+            progress.show(to_rich(table))
+        progress.note(outcome_sentence(entry))
+    return model
 
 
 def _check_model(model: object) -> None:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Literal, ParamSpec, TypeVar, get_args
 
 from rich import progress as bars
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from kedge.errors import KedgeWarning, require
@@ -219,6 +219,13 @@ def note(text: str) -> None:
         LOGGER.info(line)
     else:
         progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        progress.refresh()
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a table of rich's, if there is a display."""
+    if (progress := _shown_by()) is not None:
+        progress.console.print(renderable)
         progress.refresh()
 
 
