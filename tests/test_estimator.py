@@ -127,6 +127,9 @@ def test_labels_come_back(labels: list[Any]) -> None:
     assert classifier.classes_.tolist() == sorted(set(labels))
     assert classifier.predict(X).dtype == y.dtype
     assert set(classifier.predict(X)) <= set(labels)
+    if isinstance(labels[0], str):  # as pandas has them
+        classifier.partial_fit(X, np.repeat(np.array(["x", "y", "x"], dtype=object), 10))
+        assert classifier.classes_.tolist() == sorted({*labels, "x", "y"})
 
 
 def test_images_in_every_form(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ except ImportError:
     ) from None
 
 
+TEXT = "OSU"  # kinds of dtypes
+
+
 class InvalidInputError(KedgeError, ValueError):
     """A `KedgeError` that is also a ValueError, as scikit-learn's tools expect of wrong data."""
 
@@ -136,7 +139,8 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
             names = _named({}, labels)
             given = (images, [names[label] for label in labels.tolist()])
             how: dict[str, Any] = {"backbone": self.backbone, "same_class": "none"}
-            self._learned(api.train(given, **how, **self._options(TrainOptions)), names)
+            self.model_ = api.train(given, **how, **self._options(TrainOptions))
+            self._set_classes(names, labels)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -155,7 +159,8 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
             if len(np.unique(labels)) == 1:
                 options["epochs"] = 0
             how: dict[str, Any] = {"method": self.method, "same_class": "none"}
-            self._learned(api.update(self.model_, given, **how, **options), names)
+            self.model_ = api.update(self.model_, given, **how, **options)
+            self._set_classes(names, np.concatenate([self.classes_, labels]))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -194,11 +199,12 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
         names = {field.name for field in fields(kind)} - {"backbone"}
         return {name: value for name, value in given.items() if name in names}
 
-    def _learned(self, model: Model, names: dict[Any, str]) -> None:
-        """Set what a round has learned; a class of which no image could be read is not there."""
-        self.model_, known = model, set(model.classes)
+    def _set_classes(self, names: dict[Any, str], labels: np.ndarray) -> None:
+        """Set the labels of the classes that the model knows, which are all but those of which no
+        image could be read."""
+        known, distinct = set(self.model_.classes), np.unique(labels)
         self._names = {label: name for label, name in names.items() if name in known}
-        self.classes_ = np.unique([*self._names])
+        self.classes_ = distinct[[label in self._names for label in distinct.tolist()]]
 
     def _check(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, np.ndarray]:
         """Images as kedge takes them, and labels."""
@@ -207,9 +213,10 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
         if reset:
             several = len(np.unique(labels)) > 1
             require(several, "y has only one class: the first model needs at least 2 classes.")
-        elif labels.dtype.kind != self.classes_.dtype.kind:
+        else:
+            alike = (labels.dtype.kind in TEXT) == (self.classes_.dtype.kind in TEXT)
             kinds = f"{labels.dtype}, but the labels before were of {self.classes_.dtype}"
-            raise KedgeError(f"y is of {kinds}: give labels of one type.")
+            require(alike, f"y is of {kinds}: give labels of one type.")
         images = self._images(X, reset=reset)
         check_consistent_length(images, labels)
         return images, labels
