@@ -170,15 +170,15 @@ def test_methods_differ_and_lambda_0_is_fine_tuning(models: list[Model], second:
 def test_what_is_inferred_is_told_before_training(first: Path, notes: list[str]) -> None:
     model = api.train(first, n_way=2, epochs=1, episodes=1)
     assert notes[0].startswith(f"{first}: 6 classes of 12 images, at 16 px in grey.")
-    inferred = {"image-size": 16, "backbone": "conv4", "width": 64, "n-shot": 2, "n-query": 2}
+    inferred = {"image_size": 16, "backbone": "conv4", "width": 64, "n_shot": 2, "n_query": 2}
     for name, value in inferred.items():
-        assert any(note.startswith(f"  --{name} {value}: ") for note in notes), name
-    assert not any("--n-way" in note or "--epochs" in note for note in notes)
+        assert any(note.startswith(f"  {name}={value!r}: ") for note in notes), name
+    assert not any("n_way=" in note or "epochs=" in note for note in notes)
     assert model.lineage[0].config["episode"] == {"n_way": 2, "n_shot": 2, "n_query": 2}
     notes.clear()
     api.update(model, first, n_way=2, epochs=1, episodes=1)
-    assert not any("--backbone" in note or "--image-size" in note for note in notes)
-    assert any(note.startswith("  --n-shot 2: ") for note in notes)
+    assert not any("backbone=" in note or "image_size=" in note for note in notes)
+    assert any(note.startswith("  n_shot=2: ") for note in notes)
 
 
 @pytest.mark.usefixtures("unchecked")

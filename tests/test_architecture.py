@@ -27,6 +27,7 @@ LAYERS = (
     "experiments",
     "report",
     "api",
+    "estimator",
     "cli",
 )
 ENTRY_POINTS = {"kedge", "kedge.__main__"}  # __init__ names the public functions of all layers

@@ -114,9 +114,9 @@ def source(module: str) -> Source:
 
 
 def python() -> str:
-    """The page of Python names: `kedge.__all__` in its order, options, and types in signatures."""
+    """The page of Python names: those of kedge in their order, options, and types in signatures."""
     sections, types = [], dict[str, tuple[Source, ast.Assign]]()
-    for name in kedge.__all__:
+    for name in kedge._HOME:
         home = source(kedge._HOME[name])
         node = home.top[name]
         assert isinstance(node, Node)
@@ -126,8 +126,8 @@ def python() -> str:
         HEAD,
         "# Python",
         "The names that `import kedge` provides. `train`, `update` and `evaluate` do what the "
-        "commands of the [tutorial](../tutorial.md) do.",
-        ", ".join(f"[`{name}`](#{name.lower()})" for name in kedge.__all__),
+        "commands of the [tutorial](../tutorial.md) do; [In Python](../python.md) shows their use.",
+        ", ".join(f"[`{name}`](#{name.lower()})" for name in kedge._HOME),
         *sections,
         "# Options",
         "Keyword arguments of `train`, `update` and `evaluate`. What is None is inferred from the "
@@ -273,7 +273,7 @@ def doc(node: Node) -> str:
 
 def linked(text: str) -> str:
     """The text with links from public names in backticks to their sections."""
-    names = "|".join((*kedge.__all__, *OPTIONS))
+    names = "|".join((*kedge._HOME, *OPTIONS))
     return re.sub(rf"`({names})`", lambda found: f"[{found[0]}](#{found[1].lower()})", text)
 
 
@@ -313,7 +313,7 @@ def classes_behind(
     for home, node in types.values():
         for name in (each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)):
             where = home.find(name)
-            if name not in kedge.__all__ and where and isinstance(where[1], ast.ClassDef):
+            if name not in kedge._HOME and where and isinstance(where[1], ast.ClassDef):
                 found[name] = (where[0], where[1])
     return found
 

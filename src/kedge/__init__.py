@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kedge.data.table import ImageTable as ImageTable
     from kedge.errors import KedgeError as KedgeError
     from kedge.errors import KedgeWarning as KedgeWarning
+    from kedge.estimator import KedgeClassifier as KedgeClassifier
     from kedge.evaluation.by_class import Evaluation as Evaluation
     from kedge.evaluation.results import Score as Score
     from kedge.experiments.experiment import Experiment as Experiment
@@ -43,6 +44,7 @@ _HOME = {
     "ImageTable": "kedge.data.table",
     "Model": "kedge.models.model",
     "Classifier": "kedge.models.classifier",
+    "KedgeClassifier": "kedge.estimator",
     "Score": "kedge.evaluation.results",
     "Evaluation": "kedge.evaluation.by_class",
     "EpisodeShape": "kedge.config",
@@ -55,7 +57,8 @@ _HOME = {
     "KedgeError": "kedge.errors",
     "KedgeWarning": "kedge.errors",
 }
-__all__ = list(_HOME)
+_EXTRA = {"KedgeClassifier"}  # needs more packages, so `from kedge import *` leaves it out
+__all__ = [name for name in _HOME if name not in _EXTRA]
 __version__ = "0.1.0"
 
 # By default waiting OpenMP threads spin; where another program uses a core, a training step then
@@ -70,4 +73,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_HOME, "__version__"]

@@ -67,7 +67,7 @@ from kedge.utils.config_io import from_dict, option_name, validated
 from kedge.utils.seeding import torch_seed
 
 
-@progress.display(python=True)
+@progress.shown
 def train(
     images: Images,
     *,
@@ -82,7 +82,7 @@ def train(
     """A model trained on the first images (round 0).
 
     Args:
-        images: a path, an ImageTable, a pair of arrays (images, labels) or a dataset; see
+        images: a path, an ImageTable, a pair of arrays (images, labels), a dataset or a loader; see
             `open_images`. If they come split, the part "train" is used.
         val: images to validate on; by default some of `images` are set apart.
         backbone: efficientnet-lite0 (pretrained), timm:NAME (with `weights`), conv4, resnet12,
@@ -123,10 +123,11 @@ def train(
     start_seed = torch_seed("weights", settings.seed)
     start = start_model(backbone_config, head, split.train, start_seed, network)
     config = resolve_settings(table, split, settings, data, [*reasons, *why, *why_head])
-    return train_user_round(start, split, Method("base", "new"), config, checkpoint, table)
+    base = Method("base", "new")
+    return _tell_outcome(train_user_round(start, split, base, config, checkpoint, table))
 
 
-@progress.display(python=True)
+@progress.shown
 def update(
     model: Model,
     images: Images,
@@ -178,7 +179,7 @@ def update(
     if memory and chosen.alignment is not None:
         chosen.alignment.check_memory(memory, model)
     config = resolve_settings(table, split, settings, data, reasons)
-    return train_user_round(model, split, chosen, config, checkpoint, table, memory)
+    return _tell_outcome(train_user_round(model, split, chosen, config, checkpoint, table, memory))
 
 
 def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
@@ -198,7 +199,7 @@ def load(path: str | Path, backbone: nn.Module | None = None) -> Model:
     return Model.load(path, backbone)
 
 
-@progress.display(python=True)
+@progress.shown
 def remember(
     model: Model,
     images: Images,
@@ -246,7 +247,7 @@ def remember(
     return distributed.broadcast({name: tensor.cpu() for name, tensor in kept.items()})
 
 
-@progress.display(python=True)
+@progress.shown
 def evaluate(
     model: Model,
     images: Images,
@@ -272,7 +273,7 @@ def evaluate(
     return evaluate_by_class(model, images, **given).score
 
 
-@progress.display(python=True)
+@progress.shown
 def evaluate_by_class(
     model: Model,
     images: Images,
@@ -301,6 +302,19 @@ def evaluate_by_class(
     pool, shape, reasons = select_test_pool(table, settings)
     tell_inferred(table, reasons)
     return evaluate_episodes(on_device, EvalSpec("test", pool, shape), n_episodes, seed)
+
+
+def _tell_outcome(model: Model) -> Model:
+    """Show what the last round did; the commands show it in their own output."""
+    entry = model.lineage[-1]
+    if entry.outcome is not None and not progress.in_command():
+        from kedge.report.outcome import outcome_sentence, outcome_table
+        from kedge.report.render import to_rich
+
+        if (table := outcome_table(entry)) is not None:
+            progress.show(to_rich(table))
+        progress.note(outcome_sentence(entry))
+    return model
 
 
 def _check_model(model: object) -> None:

@@ -90,6 +90,7 @@ def test_old_tables_are_evicted(photos: str, packed: str, monkeypatch: pytest.Mo
     assert len(disk._tables) == 1
 
 
+@pytest.mark.filterwarnings("ignore::kedge.errors.KedgeWarning")  # of copies
 def test_changed_data_are_read_again(photos: str, packed: str) -> None:
     image, found = Path(photos, "ape", "00.png"), [open_cached(photos, None, None).fingerprint]
     image.write_bytes(Path(photos, "bee", "01.png").read_bytes())

@@ -216,6 +216,6 @@ def test_shots_are_limited_by_the_memory(notes: list[str]) -> None:
     notes.clear()
     better = api.update(base, new, **how)
     assert better.lineage[-1].config["episode"]["n_shot"] == 2
-    assert [note for note in notes if note.startswith("  --n-shot 2: ")]
+    assert [note for note in notes if note.startswith("  n_shot=2: ")]
     with pytest.raises(KedgeError, match="3 shots"):
         api.update(base, new, n_shot=3, **how)

@@ -105,7 +105,8 @@ class Pack:
 
         path = Path(self.data)
         if is_packed_file(path) or is_embedded(self.data):
-            open_images(self.data)  # raises if it is damaged
+            with progress.display(hidden=True):
+                open_images(self.data)  # raises if it is damaged
             raise KedgeError(f"{self.data}: these images are already packed.")
         with progress.display():
             index = _excluded(open_index(self.reading.delivery(path)), self.exclude)

@@ -29,7 +29,7 @@ WORTH_CACHING = 1 << 26  # bytes of pixels
 FEW_IMAGES = 5  # of a class that is trained on; fewer are remarked upon
 
 
-@progress.display(python=True)
+@progress.shown
 def open_images(
     source: Any,
     image_size: int | None = None,
@@ -50,7 +50,8 @@ def open_images(
     Args:
         source: a path of any form that `kedge data inspect` knows, a packed file or the name of
             embedded images; or in memory: a pair of images and labels, a mapping from class names
-            to images, or a data set with `__len__` and `__getitem__` → (image, label).
+            to images, a data set with `__len__` and `__getitem__` → (image, label), or PyTorch's
+            DataLoader of batches (images, labels).
         image_size, n_channels: inferred from the images by default.
         spec: decode images to this instead. Arrays and tensors are never inverted, since they may
             come from another table.

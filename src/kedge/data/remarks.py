@@ -105,6 +105,9 @@ def tell(source: object, remarks: Sequence[str]) -> None:
         for problem in problems(worst_first(new)):
             progress.warn(f"{source}: {problem}")
         new = [remark for remark in new if kind_of(remark) == "note"]
+        if len(new) == 1:
+            progress.note(f"{source}: {new[0]}")
+            return
     if new:
         progress.note(f"{source}: " + "\n".join(list_lines(new)))
 

@@ -29,7 +29,7 @@ from kedge.utils.atomic_io import exclusive, write_text_atomically
 from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict
 
 
-@progress.display(python=True)
+@progress.shown
 def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) -> Record:
     """Do what is not done yet of an experiment, and return the record of all of it.
 

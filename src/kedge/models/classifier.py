@@ -63,7 +63,7 @@ class Classifier:
     @overload
     def predict(self, images: Any, *, reject: float) -> list[str | None]: ...
 
-    @progress.display(python=True)
+    @progress.shown
     def predict(self, images: Any, *, reject: float | None = None) -> Any:
         """The name of the most probable class of each image.
 
@@ -81,12 +81,12 @@ class Classifier:
             for ranking, typical in self.answers(images, 1)
         ]
 
-    @progress.display(python=True)
+    @progress.shown
     def predict_proba(self, images: Any) -> Float[Tensor, "n k"]:
         """The probability of each class for each image; columns are in the order of `classes`."""
         return torch.cat([self.logits(z).softmax(-1) for z in self._features(images)])
 
-    @progress.display(python=True)
+    @progress.shown
     def score(self, images: Any, labels: Any) -> float:
         """The share of images that get the right name, from 0 to 1.
 
@@ -100,13 +100,13 @@ class Classifier:
         require(len(predicted) == len(names) > 0, f"{counts}.")
         return sum(map(eq, predicted, names)) / len(names)
 
-    @progress.display(python=True)
+    @progress.shown
     def top(self, images: Any, n: int = 3) -> list[list[tuple[str, float]]]:
         """The n most probable classes of each image (at most all) with their probabilities, the
         most probable first."""
         return [prediction.ranking for prediction in self.answers(images, n)]
 
-    @progress.display(python=True)
+    @progress.shown
     def answers(self, images: Any, n: int = 3) -> list[Prediction]:
         """The n most probable classes of each image, and how typical it is of known images."""
         n = validated("n", int, n)

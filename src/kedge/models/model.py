@@ -181,7 +181,7 @@ class Model:
         """The share of images, from 0 to 1, that get the right name among all known classes."""
         return self.classifier().score(images, labels)
 
-    @progress.display(python=True)
+    @progress.shown
     def classifier(
         self, support: Any = None, *, known: bool | Sequence[str] | None = None
     ) -> Classifier:
@@ -290,7 +290,7 @@ class Model:
             raise KedgeError(f"{table.source}: class '{empty[0]}' has no readable example.")
         return table
 
-    @progress.display(python=True)
+    @progress.shown
     def open(self, source: Any) -> ImageTable:
         """Images from any source, brought to the size that this model takes."""
         delivery = replace(Delivery.of(source), known_classes=self.classes)

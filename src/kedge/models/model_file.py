@@ -162,7 +162,7 @@ def _build(contents: ModelContents, backbone: nn.Module | None) -> tuple[Embeddi
     require(
         found,
         f"its network is your own{_name_of(config)}; give it with --backbone module:function, or "
-        "in Python as Model.load(path, backbone=…)",
+        "in Python as kedge.load(path, backbone=…)",
     )
     if backbone is None:
         _check_finite(*tensors.values())

@@ -36,6 +36,7 @@ from kedge.models.model import Model
 from kedge.models.pretrained import PretrainedNetwork, is_installed
 from kedge.training.step import default_device
 from kedge.utils import progress
+from kedge.utils.config_io import as_in_python
 from kedge.utils.text import pluralize
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a dataset
@@ -186,7 +187,7 @@ def tell_inferred(table: ImageTable, reasons: Sequence[str]) -> None:
         return
     progress.note(f"{table.summary}. Inferred from the data, unless an option is given:")
     for reason in reasons:
-        progress.note(f"  {reason}")
+        progress.note(f"  {reason if progress.in_command() else as_in_python(reason)}")
 
 
 def _on_gpu() -> bool:

@@ -23,6 +23,19 @@ def option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def as_in_python(text: str) -> str:
+    """The text with options as keyword arguments: 'n_way=5: …' for '--n-way 5: …'."""
+
+    def keyword(option: re.Match[str]) -> str:
+        name, value = option[1].replace("-", "_"), option[2]
+        if value is None:
+            return f"{name}=…"
+        plain = value.startswith("'") or re.fullmatch(r"[\d.]+", value)
+        return f"{name}={value}" if plain else f"{name}='{value}'"
+
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\S+|'[^']*')(?=: ))?", keyword, text)
+
+
 def normalize(config: Any) -> None:
     """Convert the fields of a config to Python's own types (from NumPy's, say), or raise."""
     kind: type = type(config)

@@ -10,7 +10,7 @@ from IPython.display import display
 from rich import progress as bars
 from rich.console import Console
 
-REDRAW_EVERY = 0.3  # seconds
+FIRST_AFTER, REDRAW_EVERY = 1.0, 0.3  # seconds until there are bars
 WIDTH = 110  # characters
 
 
@@ -23,7 +23,7 @@ class NotebookProgress(bars.Progress):
     def __init__(self, *columns: bars.ProgressColumn) -> None:
         self._lines = io.StringIO()
         self._handle: Any = None  # of the output, once there is one
-        self._shown, self._next_redraw = "", time.monotonic() + REDRAW_EVERY
+        self._shown, self._next_redraw = "", time.monotonic() + FIRST_AFTER
         console = Console(file=self._lines, width=WIDTH, force_jupyter=False, color_system=None)
         super().__init__(*columns, console=console, auto_refresh=False)
 

@@ -1,11 +1,12 @@
 """Progress and notes: bars in a terminal or notebook, lines elsewhere; shown within `display`.
 
-Functions that users call from Python are decorated with `display(python=True)`: what they show can
-be turned off, and what can spoil a model becomes a Python warning (`KedgeWarning`).
+Functions that users call from Python are decorated with `shown`: what they show can be turned off,
+and what can spoil a model becomes a Python warning (`KedgeWarning`).
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import multiprocessing
 import os
@@ -17,14 +18,16 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Literal, get_args
+from typing import Literal, ParamSpec, TypeVar, get_args
 
 from rich import progress as bars
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from kedge.errors import KedgeWarning, require
 
+P = ParamSpec("P")
+T = TypeVar("T")
 LINE_EVERY = 30  # seconds
 LOGGER = logging.getLogger("kedge")
 Verbosity = Literal["info", "warning"]
@@ -77,17 +80,21 @@ def _is_quiet() -> bool:
 
 
 @contextmanager
-def display(*, python: bool = False) -> Iterator[None]:
+def display(*, python: bool = False, hidden: bool = False) -> Iterator[None]:
     """Show tasks and notes of the body on standard error, or in the notebook that runs it.
 
-    `python`: for functions that users call from Python. Within another display this does nothing.
+    Within another display this does nothing.
+
+    Args:
+        python: for functions that users call from Python.
+        hidden: show nothing after all.
     """
     if _display.get() is not None:
         yield
         return
     from kedge.utils.distributed import is_first_rank  # imported here since PyTorch is slow to load
 
-    hidden = not is_first_rank() or (python and _is_quiet())
+    hidden = hidden or not is_first_rank() or (python and _is_quiet())
     progress = None if hidden else _progress(python)
     token = _display.set(_Display(progress, python))
     try:
@@ -117,6 +124,17 @@ def _progress(python: bool) -> bars.Progress:
     return bars.Progress(*columns, console=console, transient=True, disable=disable)
 
 
+def shown(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that users call from Python, with its tasks and notes shown."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with display(python=True):
+            return function(*args, **kwargs)
+
+    return call
+
+
 @contextmanager
 def loading(text: str, line: bool = False) -> Iterator[None]:
     """Show a text while something is loaded that takes seconds: on a terminal until it is loaded,
@@ -144,9 +162,10 @@ def no_tick(n: int) -> None:
 
 @contextmanager
 def task(description: str, total: int) -> Iterator[Tick]:
-    """A progress bar for the body, which advances it with the tick that it is given."""
+    """A progress bar for the body, which advances it with the tick that it is given; none for a
+    single item, such as an image to classify."""
     progress = _shown_by()
-    if progress is None:
+    if progress is None or total < 2:
         yield no_tick
     elif progress.disable:
         lines = _LineTick(description, total)
@@ -211,6 +230,13 @@ def note(text: str) -> None:
         LOGGER.info(line)
     else:
         progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        progress.refresh()
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a table of rich's, if there is a display."""
+    if (progress := _shown_by()) is not None:
+        progress.console.print(renderable)
         progress.refresh()
 
 
