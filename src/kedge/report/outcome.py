@@ -68,7 +68,7 @@ def outcome_sentence(entry: LineageEntry) -> str:
     if old:
         clauses.append(_about_old(old))
     if new:
-        clauses.append(_about_new(new, first=entry.round == 0))
+        clauses.append(_about_new(new, first=entry.round == 0, trained=entry.best_epoch > 0))
     if outcome.few_shot is not None:
         clauses.append(_about_few_shot(outcome.few_shot))
     text = "; ".join(clauses)
@@ -96,7 +96,7 @@ def _about_old(changes: Sequence[NamingChange]) -> str:
     return f"old classes {what} ({number(before)} → {number(after)}{on}){why}"
 
 
-def _about_new(changes: Sequence[NamingChange], first: bool) -> str:
+def _about_new(changes: Sequence[NamingChange], first: bool, trained: bool) -> str:
     untrained = _mean(changes, [change.untrained for change in changes])
     after = _mean(changes, [change.after for change in changes])
     gain, noise = after - untrained, _noise(changes, untrained, after)
@@ -108,7 +108,8 @@ def _about_new(changes: Sequence[NamingChange], first: bool) -> str:
     estimated = any(change.estimated for change in changes)
     of = f" ({ESTIMATE})" if estimated else f" of {_images(changes)}"
     classes = "its classes" if first else "new classes"
-    return f"{classes}: {number(after)}%{of} named correctly, {more} {without}"
+    named = f"{classes}: {number(after)}%{of} named correctly"
+    return f"{named}, {more} {without}" if trained else named
 
 
 def _about_few_shot(few: FewShotChange) -> str:
