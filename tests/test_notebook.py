@@ -14,10 +14,9 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
 
 def kinds_of_output(notebook: Any) -> list[set[str]]:
-    """What each cell shows. Numbers, and what depends on them, differ between processors; bars that
-    were shown for a moment leave an empty text."""
+    """What each cell shows. Numbers, and what depends on them, differ between processors."""
     return [
-        {o.output_type for o in cell.outputs if o.get("data", {}).get("text/plain") != ""}
+        {output.output_type for output in cell.outputs}
         for cell in notebook.cells
         if cell.cell_type == "code"
     ]
