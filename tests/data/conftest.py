@@ -12,7 +12,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
+from kedge.data import decode_pool
 
 # Real classes of miniImageNet, some images of each, and where they are in the split.
 SPLIT = {
@@ -64,6 +66,15 @@ class Written:
                 n, classes = found.get(part, (0, 0))
                 found[part] = (n + len(images), classes + 1)
         return found
+
+
+@pytest.fixture
+def own_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For a test that starts workers in another way: they must not serve other tests."""
+    pool = decode_pool._Pool()
+    monkeypatch.setattr(decode_pool, "_POOL", pool)
+    yield
+    pool.close()
 
 
 Write = Callable[[Path], Written]

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from tests.data.conftest import encoded, in_bytes, python2
 
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.files import open_tree
 from kedge.data.files.npz import npz_images
 from kedge.data.index import ImageIndex, names_of_numbers
@@ -74,7 +75,7 @@ def pixels(found: ImageIndex, numbers: list[int] | None = None) -> list[np.ndarr
     """As height, width, RGB; those of arrays in their own size, PNGs in the usual one."""
     fetched = found.images.fetch(list(range(len(found))) if numbers is None else numbers)
     sides = ((p, len(p) if isinstance(p, np.ndarray) else found.image_size or 0) for p in fetched)
-    return [decode(p, ImageSpec(side, 3)).transpose(1, 2, 0) for p, side in sides]
+    return [decode_each([p], ImageSpec(side, 3))[0].pixels.transpose(1, 2, 0) for p, side in sides]
 
 
 def same(found: list[np.ndarray], expected: Any) -> None:

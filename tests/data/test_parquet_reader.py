@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import read_index
@@ -73,7 +74,8 @@ def read(path: Path) -> ImageIndex:
 def values(found: ImageIndex, numbers: Sequence[int] | None = None) -> list[int | None]:
     """By their colour; None for those that are unreadable."""
     raws = found.images.fetch(range(len(found)) if numbers is None else numbers)
-    return [int(decode(p, ImageSpec(4, 3))[0, 0, 0]) if p != b"" else None for p in raws]
+    decoded = decode_each([*raws], ImageSpec(4, 3))
+    return [None if each.pixels is None else int(each.pixels[0, 0, 0]) for each in decoded]
 
 
 def named(found: ImageIndex) -> list[str]:
@@ -469,6 +471,6 @@ def test_tiny_imagenet() -> None:
     assert np.bincount(found.part).tolist() == [100_000, 10_000]
     assert found.remarks == ()
     numbers = [0, 1, 999, 1000, 54_321, 99_999, 100_000, 109_999]
-    images = [decode(raw, ImageSpec(64, 3)) for raw in found.images.fetch(numbers)]
+    images = [decode_each([raw], ImageSpec(64, 3))[0].pixels for raw in found.images.fetch(numbers)]
     assert [image.shape for image in images] == [(3, 64, 64)] * len(numbers)
     assert len({image.tobytes() for image in images}) == len(numbers)

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from kedge.data.decode import ImageSpec, Interpolation, ResizeMode
+from kedge.data.decode import ImageSpec, Interpolation
+from kedge.data.image_codec import ResizeMode
 from kedge.data.packed_file import LazyImages, blocks, fingerprint_of, read_packed, write_packed
 from kedge.data.remarks import remarks_from_json, remarks_to_json
 from kedge.errors import KedgeError, require

@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.files import archives, open_tree
 from kedge.data.readers.folder import FolderReader
 from kedge.errors import KedgeError
@@ -121,7 +122,7 @@ def test_class_folders_are_read_in_place(tmp_path: Path, ending: str) -> None:
     index = FolderReader().read(tree)
     assert index.classes == ("ant", "bat")
     assert index.labels.tolist() == [0, 0, 1]
-    pixels = [decode(p, ImageSpec(8, 1)) for p in index.images.fetch([0, 1, 2])]
+    pixels = [decode_each([p], ImageSpec(8, 1))[0].pixels for p in index.images.fetch([0, 1, 2])]
     assert [np.unique(p).tolist() for p in pixels] == [[10], [20], [30]]
     with pytest.raises(KedgeError, match="unpack it first"):
         tree.local_path("wrap/notes.txt")

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kedge.data.decode import (
-    NEEDS_HEIF,
     RawImage,
     is_heif_name,
     looks_like_unsupported_image,
 )
+from kedge.data.image_codec import NEEDS_HEIF
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kedge.data.decode import (
-    NEEDS_HEIF,
     is_heif_name,
     looks_like_image,
     looks_like_unsupported_image,
@@ -20,6 +19,7 @@ from kedge.data.decode import (
 from kedge.data.delivery import ClassFolders
 from kedge.data.files import ARCHIVE_SUFFIXES, open_tree
 from kedge.data.files.file_tree import reject_failed_download
+from kedge.data.image_codec import NEEDS_HEIF
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
 from kedge.data.readers.folder import FolderReader

@@ -1,0 +1,267 @@
+"""Images decoded by worker processes, which are kept for the next images of this process.
+
+Encoded images never reach a decoder in this process, however few they are: decoders are C programs
+that a file can crash, hang or make take any memory. An image that does so is lost with a reason,
+and the others of its batch are decoded nevertheless. Arrays need no decoder and stay here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from kedge.data.decode import ImageHeader, ImageSpec, RawImage, array_header, decode_array
+from kedge.data.decode_worker import LENGTH, LONGEST_REASON, REPLY, REQUEST, seconds_for
+from kedge.data.image_codec import MOST_PIXELS
+from kedge.data.limited_process import ChildStopped, LimitedProcess
+from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
+
+DAMAGED = "no image, or damaged"
+MEMORY = 448 << 20  # bytes for all decoders together, beyond their start
+WALL_SECONDS = 30.0  # for one image, and more for those that may take more processor time
+LARGEST_IMAGE = 1 << 28  # bytes of a file
+HEAD_BYTES = 1 << 16  # the start of a file, which usually has its whole header
+# Errors that tell something of one file. All others (a failing disk, say) may be over tomorrow, so
+# the image must not be left out for good.
+OF_ONE_FILE = {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.EACCES: "no permission to read it",
+    errno.EPERM: "no permission to read it",
+    errno.EISDIR: "a folder",
+    errno.ELOOP: "links in a circle",
+    errno.ENAMETOOLONG: "its name is too long",
+}
+
+
+class Decoded(NamedTuple):
+    """What is known of one image."""
+
+    header: ImageHeader | None
+    pixels: UInt8[np.ndarray, "c h w"] | None
+    reason: str = ""  # why there are no pixels
+
+
+def n_workers() -> int:
+    """At most eight: each takes memory, and together they are faster than most disks."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 2
+    return max(2, min(n_cores, 8))
+
+
+def decode_each(images: Sequence[RawImage], spec: ImageSpec) -> list[Decoded]:
+    """Decode images; the worker's death, an exceeded limit or damage costs one of them.
+
+    Raises KedgeError if a file cannot be read for a reason that may not last, or if no worker can
+    be started.
+    """
+    return _decode_each(images, spec)
+
+
+def read_headers(images: Sequence[RawImage]) -> list[ImageHeader | None]:
+    """Headers only, without `turned`; None for an image that has none."""
+    heads = _decode_each(images, None, HEAD_BYTES)
+    retried = [i for i, head in enumerate(heads) if head.header is None]
+    for i, whole in zip(retried, _decode_each([images[i] for i in retried], None), strict=True):
+        heads[i] = whole
+    return [head.header for head in heads]
+
+
+def start_worker() -> None:
+    """Start a worker that the first image would have to wait for, if there is none."""
+    _POOL.prepare()
+
+
+def _decode_each(
+    images: Sequence[RawImage], spec: ImageSpec | None, n_bytes: int = LARGEST_IMAGE
+) -> list[Decoded]:
+    results: dict[int, Decoded] = {}
+    encoded: dict[int, bytes] = {}
+    for i, image in enumerate(images):
+        if isinstance(image, np.ndarray):
+            pixels = None if spec is None else decode_array(image, spec)
+            results[i] = Decoded(array_header(image), pixels)
+            continue
+        try:
+            encoded[i] = image[:n_bytes] if isinstance(image, bytes) else _read(image, n_bytes)
+        except _OneFile as error:
+            results[i] = Decoded(None, None, str(error))
+    numbers, contents = list(encoded), list(encoded.values())
+    results |= zip(numbers, _decode_encoded(contents, spec), strict=True)
+    return [results[i] for i in range(len(images))]
+
+
+class _OneFile(Exception):
+    """A file cannot be read, and the next attempt would not differ."""
+
+
+def _read(path: Path, n_bytes: int) -> bytes:
+    """The first bytes of a file, or all of it."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(min(n_bytes, LARGEST_IMAGE + 1))
+    except OSError as error:
+        if error.errno == errno.EINVAL and error.strerror:  # from open_regular
+            raise _OneFile(error.strerror) from None
+        if error.errno in OF_ONE_FILE:
+            raise _OneFile(OF_ONE_FILE[error.errno]) from None
+        raise KedgeError(
+            f"{path}: could not be read ({error.strerror or error}); see to the disk and run the "
+            "command again."
+        ) from error
+    except ValueError:  # a NUL in the name
+        raise _OneFile("no such file") from None
+    if len(content) > LARGEST_IMAGE:
+        raise _OneFile(f"more than {LARGEST_IMAGE >> 20} MiB")
+    return content
+
+
+def _decode_encoded(contents: Sequence[bytes], spec: ImageSpec | None) -> list[Decoded]:
+    """Decode images in a worker with the usual memory, and those that fail alone with more."""
+    results: list[Decoded] = []
+    usual = MEMORY // n_workers()
+    while len(results) < len(contents):
+        with _POOL.worker(usual) as worker:
+            stopped = worker.decode(contents[len(results) :], spec, usual, results)
+        if stopped in ("hang", "take too long"):
+            results.append(Decoded(None, None, f"it makes the decoder {stopped}"))
+        elif stopped:
+            results.append(Decoded(None, None))  # what the worker did before may be the reason
+    for i, result in enumerate(results):
+        if result.pixels is None and not result.reason and (spec is not None or not result.header):
+            results[i] = _decode_alone(contents[i], spec)
+    return results
+
+
+def _decode_alone(content: bytes, spec: ImageSpec | None) -> Decoded:
+    """Decode one image with all the memory that decoders may take."""
+    alone: list[Decoded] = []
+    with _POOL.worker(MEMORY) as worker:
+        if stopped := worker.decode([content], spec, MEMORY, alone):
+            return Decoded(None, None, f"it makes the decoder {stopped}")
+    [result] = alone
+    if result.pixels is not None or result.reason:
+        return result
+    header, reason = result.header, DAMAGED
+    if header is not None and header.width * header.height > MOST_PIXELS:
+        reason = f"{header.width}×{header.height} px are too many"
+    return result._replace(reason=reason)
+
+
+class _Worker(LimitedProcess):
+    """A decode worker; see decode_worker.py for what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__("kedge.data.decode_worker", ("PIL", "pillow_heif"))
+        self.failed = False
+
+    def decode(
+        self,
+        contents: Sequence[bytes],
+        spec: ImageSpec | None,
+        memory: int,
+        results: list[Decoded],
+    ) -> str:
+        """Append the result of each image; returns why the worker stopped at the next, or ""."""
+        try:
+            self.wait_until_ready()
+            lengths = b"".join(LENGTH.pack(len(content)) for content in contents)
+            self.send(_request(spec, memory, len(contents)) + lengths, WALL_SECONDS)
+            for content in contents:
+                self.send(content, WALL_SECONDS)
+            for content in contents:
+                results.append(self._receive(spec, WALL_SECONDS + 10 * seconds_for(len(content))))
+        except ChildStopped as stopped:
+            self.failed = True
+            return stopped.reason
+        except BaseException:  # replies that were not read would be taken for those of the next
+            self.failed = True
+            raise
+        return ""
+
+    def _receive(self, spec: ImageSpec | None, seconds: float) -> Decoded:
+        """One reply. A decoder that was taken over may send anything, so all of it is checked."""
+        reply = self.receive(REPLY.size, seconds)
+        decoded, width, height, mode, turned, n_bytes = REPLY.unpack(reply)
+        header = None
+        if width and height:
+            text = mode.rstrip(b"\0").decode("ascii", "replace")
+            header = ImageHeader(width, height, text if text.isprintable() else "?", turned)
+        if not decoded:
+            if n_bytes > LONGEST_REASON:
+                raise ChildStopped("crash")
+            reason = self.receive(n_bytes, seconds).decode(errors="replace")
+            return Decoded(header, None, reason if reason.isprintable() else DAMAGED)
+        if spec is None or header is None or n_bytes != spec.n_bytes:
+            raise ChildStopped("crash")
+        return Decoded(header, spec.finish(self.receive(n_bytes, seconds)))
+
+
+def _request(spec: ImageSpec | None, memory: int, n: int) -> bytes:
+    if spec is None:
+        return REQUEST.pack(0, 1, False, 0, memory, n)
+    side, n_channels, resize, resample = spec.target
+    return REQUEST.pack(side, n_channels, resize == "stretch", resample, memory, n)
+
+
+class _Pool:
+    """Workers that wait for images, and the memory that all of them may take together."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._changed = threading.Condition()
+        self._idle: list[_Worker] = []
+        self._free = MEMORY
+
+    def prepare(self) -> None:
+        self._forget_after_fork()
+        with self._changed:
+            if not self._idle:
+                self._idle.append(_Worker())
+
+    @contextmanager
+    def worker(self, memory: int) -> Iterator[_Worker]:
+        """A worker for one request that may take so much memory; a new one if none is idle."""
+        self._forget_after_fork()
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= memory)
+            self._free -= memory
+            worker = self._idle.pop() if self._idle else None
+        try:
+            worker = worker or _Worker()
+            yield worker
+        finally:
+            if worker is not None and worker.failed:
+                worker.close()
+            with self._changed:
+                self._free += memory
+                if worker is not None and not worker.failed:
+                    self._idle.append(worker)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        self._forget_after_fork()
+        with self._changed:
+            while self._idle:
+                self._idle.pop().close()
+
+    def _forget_after_fork(self) -> None:
+        """A forked process must not share the workers of its parent."""
+        if self._process_id != os.getpid():
+            for worker in self._idle:
+                worker.forget()
+            self.__init__()  # type: ignore[misc]
+
+
+_POOL = _Pool()
+atexit.register(_POOL.close)
