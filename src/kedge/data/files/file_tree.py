@@ -18,6 +18,7 @@ from kedge.data.decode import (
 from kedge.data.image_codec import NEEDS_HEIF
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
 from kedge.utils.text import display_name, skipped_remark
 
 # Folders that operating systems create.
@@ -134,7 +135,7 @@ class FolderTree(FileTree):
     def read_bytes(self, name: str) -> bytes:
         path = self.path / name
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
         except OSError as error:
             raise _unreadable(path, error) from None
@@ -164,7 +165,7 @@ def stamp_of(info: os.stat_result) -> str:
 def reject_failed_download(path: Path) -> None:
     """Raise a `KedgeError` for an empty file, a Git LFS pointer or a web page."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(512)
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -184,6 +185,8 @@ def damage_as_error(where: object) -> Iterator[None]:
     except KedgeError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # gzip's and bz2's have none
+            raise _unreadable(str(where), error) from None
         raise damaged(where, " ".join(str(error).split()) or type(error).__name__) from None
 
 

@@ -27,6 +27,7 @@ from kedge.data.files.csv_layout import (
 )
 from kedge.data.files.file_tree import FileTree, FolderTree, is_hidden
 from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
 from kedge.utils.text import display_name
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
@@ -75,7 +76,7 @@ def peek_rows(tree: FileTree, name: str) -> list[ListRow]:
     rows: list[ListRow] = []
     try:
         if isinstance(tree, FolderTree):
-            with open(tree.local_path(name), "rb") as file:
+            with open_regular(tree.local_path(name)) as file:
                 head = file.read(HEAD_BYTES + 1)
         else:
             head = tree.read_bytes(name)[: HEAD_BYTES + 1]

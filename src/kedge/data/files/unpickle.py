@@ -32,6 +32,7 @@ from kedge.data.files.pickle_objects import (
     check,
 )
 from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
 
 SHORT_BYTES = 255  # bytes; longer strings are not copied out of the file
 LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on disk
@@ -45,7 +46,7 @@ _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
 def load_pickle(path: Path) -> Any:
     """The plain objects and arrays that a pickle file holds."""
     reject_failed_download(path)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     machine = _Machine(path, data)
     try:
