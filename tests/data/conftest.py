@@ -24,6 +24,7 @@ import pytest
 from PIL import Image
 
 from kedge.data import decode_pool
+from kedge.data.process_pool import ProcessPool
 
 # Real classes of miniImageNet, some images of each, and where they are in the split.
 SPLIT = {
@@ -71,7 +72,7 @@ class Written:
 @pytest.fixture
 def own_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For a test that starts workers in another way: they must not serve other tests."""
-    pool = decode_pool._Pool()
+    pool = ProcessPool(decode_pool._Worker, decode_pool.MEMORY)
     monkeypatch.setattr(decode_pool, "_POOL", pool)
     yield
     pool.close()

@@ -7,12 +7,9 @@ and the others of its batch are decoded nevertheless. Arrays need no decoder and
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +20,7 @@ from kedge.data.decode import ImageHeader, ImageSpec, RawImage, array_header, de
 from kedge.data.decode_worker import LENGTH, LONGEST_REASON, REPLY, REQUEST, seconds_for
 from kedge.data.image_codec import MOST_PIXELS
 from kedge.data.limited_process import ChildStopped, LimitedProcess
+from kedge.data.process_pool import ProcessPool
 from kedge.errors import KedgeError
 from kedge.utils.regular_file import open_regular
 
@@ -131,7 +129,7 @@ def _decode_encoded(contents: Sequence[bytes], spec: ImageSpec | None) -> list[D
     results: list[Decoded] = []
     usual = MEMORY // n_workers()
     while len(results) < len(contents):
-        with _POOL.worker(usual) as worker:
+        with _POOL.process(usual) as worker:
             stopped = worker.decode(contents[len(results) :], spec, usual, results)
         if stopped in ("hang", "take too long"):
             results.append(Decoded(None, None, f"it makes the decoder {stopped}"))
@@ -146,7 +144,7 @@ def _decode_encoded(contents: Sequence[bytes], spec: ImageSpec | None) -> list[D
 def _decode_alone(content: bytes, spec: ImageSpec | None) -> Decoded:
     """Decode one image with all the memory that decoders may take."""
     alone: list[Decoded] = []
-    with _POOL.worker(MEMORY) as worker:
+    with _POOL.process(MEMORY) as worker:
         if stopped := worker.decode([content], spec, MEMORY, alone):
             return Decoded(None, None, f"it makes the decoder {stopped}")
     [result] = alone
@@ -163,7 +161,6 @@ class _Worker(LimitedProcess):
 
     def __init__(self) -> None:
         super().__init__("kedge.data.decode_worker", ("PIL", "pillow_heif"))
-        self.failed = False
 
     def decode(
         self,
@@ -174,7 +171,6 @@ class _Worker(LimitedProcess):
     ) -> str:
         """Append the result of each image; returns why the worker stopped at the next, or ""."""
         try:
-            self.wait_until_ready()
             lengths = b"".join(LENGTH.pack(len(content)) for content in contents)
             self.send(_request(spec, memory, len(contents)) + lengths, WALL_SECONDS)
             for content in contents:
@@ -182,11 +178,8 @@ class _Worker(LimitedProcess):
             for content in contents:
                 results.append(self._receive(spec, WALL_SECONDS + 10 * seconds_for(len(content))))
         except ChildStopped as stopped:
-            self.failed = True
+            self.close()
             return stopped.reason
-        except BaseException:  # replies that were not read would be taken for those of the next
-            self.failed = True
-            raise
         return ""
 
     def _receive(self, spec: ImageSpec | None, seconds: float) -> Decoded:
@@ -214,54 +207,4 @@ def _request(spec: ImageSpec | None, memory: int, n: int) -> bytes:
     return REQUEST.pack(side, n_channels, resize == "stretch", resample, memory, n)
 
 
-class _Pool:
-    """Workers that wait for images, and the memory that all of them may take together."""
-
-    def __init__(self) -> None:
-        self._process_id = os.getpid()
-        self._changed = threading.Condition()
-        self._idle: list[_Worker] = []
-        self._free = MEMORY
-
-    def prepare(self) -> None:
-        self._forget_after_fork()
-        with self._changed:
-            if not self._idle:
-                self._idle.append(_Worker())
-
-    @contextmanager
-    def worker(self, memory: int) -> Iterator[_Worker]:
-        """A worker for one request that may take so much memory; a new one if none is idle."""
-        self._forget_after_fork()
-        with self._changed:
-            self._changed.wait_for(lambda: self._free >= memory)
-            self._free -= memory
-            worker = self._idle.pop() if self._idle else None
-        try:
-            worker = worker or _Worker()
-            yield worker
-        finally:
-            if worker is not None and worker.failed:
-                worker.close()
-            with self._changed:
-                self._free += memory
-                if worker is not None and not worker.failed:
-                    self._idle.append(worker)
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        self._forget_after_fork()
-        with self._changed:
-            while self._idle:
-                self._idle.pop().close()
-
-    def _forget_after_fork(self) -> None:
-        """A forked process must not share the workers of its parent."""
-        if self._process_id != os.getpid():
-            for worker in self._idle:
-                worker.forget()
-            self.__init__()  # type: ignore[misc]
-
-
-_POOL = _Pool()
-atexit.register(_POOL.close)
+_POOL = ProcessPool(_Worker, MEMORY)

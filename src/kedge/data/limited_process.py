@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from kedge.errors import KedgeError
 
 READY = b"ready"
+# One arena of malloc, no arenas of pyarrow's, few threads: they take address space, which is
+# limited.
+ALLOCATION = {
+    "MALLOC_ARENA_MAX": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 START_SECONDS = 120.0  # for the interpreter, on a machine that is busy with other things
 IDLE_SECONDS = 60.0  # after which a child that is asked for nothing ends
 BUFFER = 1 << 20  # bytes of the socket
@@ -59,11 +67,11 @@ class LimitedProcess:
             with suppress(OSError):
                 ours.setsockopt(socket.SOL_SOCKET, option, BUFFER)
                 theirs.setsockopt(socket.SOL_SOCKET, option, BUFFER)
-        self._is_ready = False
+        self._is_ready = self.closed = False
         # -S: no packages but those named. -P: no modules from the current folder, which may be the
-        # data's. One arena: each further one would take address space, which is limited.
+        # data's.
         command = [sys.executable, "-E", "-S", "-P", "-c", START, module, *_folders(packages)]
-        environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **ALLOCATION}
         quiet = subprocess.DEVNULL
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -109,6 +117,7 @@ class LimitedProcess:
         return content
 
     def close(self) -> None:
+        self.closed = True
         self._socket.close()
         self._process.kill()
         self._process.wait()

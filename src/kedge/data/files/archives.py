@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kedge.data.damage import damage_as_error
 from kedge.data.decode import RawImage
-from kedge.data.files.file_tree import LARGEST_FILE, FileTree, damage_as_error, is_hidden, stamp_of
+from kedge.data.files.file_tree import LARGEST_FILE, FileTree, is_hidden, stamp_of
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils.regular_file import check_regular

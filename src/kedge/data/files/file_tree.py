@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
+from kedge.data.damage import unreadable
 from kedge.data.decode import (
     RawImage,
     is_heif_name,
@@ -94,7 +93,7 @@ class FolderTree(FileTree):
                 with os.scandir(path) as scan:
                     inode, entries = (info.st_dev, info.st_ino), list(scan)
             except OSError as error:
-                raise _unreadable(display_name(path), error) from None
+                raise unreadable(display_name(path), error) from None
             visits[inode] += 1
             if inode in parents or visits[inode] > MAX_VISITS:
                 circular.append(folder.rstrip("/"))
@@ -138,7 +137,7 @@ class FolderTree(FileTree):
             with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise unreadable(path, error) from None
         if len(content) > LARGEST_FILE:
             raise KedgeError(f"{path}: too large, at most {LARGEST_FILE >> 20} MiB can be read.")
         return content
@@ -150,46 +149,9 @@ class FolderTree(FileTree):
         try:
             return stamp_of(os.stat(os.path.join(self._root, name)))
         except OSError as error:
-            raise _unreadable(self.path / name, error) from None
-
-
-def _unreadable(path: str | Path, error: OSError) -> KedgeError:
-    return KedgeError(f"{path}: cannot be read ({error.strerror}).")
+            raise unreadable(self.path / name, error) from None
 
 
 def stamp_of(info: os.stat_result) -> str:
     """A stamp that changes even if a file is replaced by one of equal size and time."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
-
-
-def reject_failed_download(path: Path) -> None:
-    """Raise a `KedgeError` for an empty file, a Git LFS pointer or a web page."""
-    try:
-        with open_regular(path) as file:
-            start = file.read(512)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if not start:
-        raise KedgeError(f"{path}: this file is empty; download it again.")
-    if start.startswith(b"version https://git-lfs"):
-        raise KedgeError(f"{path}: a Git LFS pointer, not the data; run 'git lfs pull'.")
-    if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|error)", start, re.IGNORECASE):
-        raise KedgeError(f"{path}: a web page, not the data; download it again.")
-
-
-@contextmanager
-def damage_as_error(where: object) -> Iterator[None]:
-    """Turn whatever a library raises on a damaged file into a `KedgeError`."""
-    try:
-        yield
-    except KedgeError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:  # gzip's and bz2's have none
-            raise _unreadable(str(where), error) from None
-        raise damaged(where, " ".join(str(error).split()) or type(error).__name__) from None
-
-
-def damaged(where: object, reason: str) -> KedgeError:
-    what = f"truncated, damaged or of another type ({reason[:120].rstrip('.')})"
-    return KedgeError(f"{where}: {what}; download it again.")

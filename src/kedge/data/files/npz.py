@@ -17,8 +17,8 @@ from typing import IO
 
 import numpy as np
 
+from kedge.data.damage import damage_as_error, reject_failed_download
 from kedge.data.decode import RawImage
-from kedge.data.files.file_tree import damage_as_error, reject_failed_download
 from kedge.data.image_codec import MOST_PIXELS
 from kedge.data.index import ArrayImages, ImageSource
 from kedge.errors import KedgeError

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kedge.data.files.file_tree import reject_failed_download
+from kedge.data.damage import reject_failed_download
 from kedge.data.files.pickle_objects import (
     GLOBALS,
     MAX_PICKLE_DEPTH,

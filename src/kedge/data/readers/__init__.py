@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from kedge.data.damage import reject_failed_download
 from kedge.data.decode import (
     is_heif_name,
     looks_like_image,
@@ -18,7 +19,6 @@ from kedge.data.decode import (
 )
 from kedge.data.delivery import ClassFolders
 from kedge.data.files import ARCHIVE_SUFFIXES, open_tree
-from kedge.data.files.file_tree import reject_failed_download
 from kedge.data.image_codec import NEEDS_HEIF
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
