@@ -114,7 +114,8 @@ class ImageIndex:
         classes, new_labels = np.unique(np.array(names, dtype=object), return_inverse=True)
         stamp = hashlib.sha256("\0".join((self.stamp, *names)).encode()).hexdigest()
         labels = new_labels.reshape(-1)[self.labels]
-        empty = tuple(name for name in self.empty_classes if name not in set(names))
+        with_images = set(names)
+        empty = tuple(name for name in self.empty_classes if name not in with_images)
         return replace(
             self, classes=tuple(classes), labels=labels, stamp=stamp, empty_classes=empty
         )
@@ -252,8 +253,9 @@ def build_index(
     classes = tuple(sorted(set(names)))
     label = {name: i for i, name in enumerate(classes)}
     labels = np.fromiter((label[name] for name in names), np.int64, len(names))
-    usual_parts = [p for p in ("train", "val", "test", HELD_OUT) if p in set(parts)]
-    all_parts = (*usual_parts, *sorted({*parts} - {*usual_parts}))
+    present = set(parts)
+    usual_parts = [p for p in ("train", "val", "test", HELD_OUT) if p in present]
+    all_parts = (*usual_parts, *sorted(present - {*usual_parts}))
     part = np.array([all_parts.index(name) for name in parts], dtype=np.uint8)
     all_remarks = (*tree.remarks, *remarks, *unread_remarks(tree, form, [*files, *ignored]))
     stamp, look = tree_stamp(tree, files), (image_size, inverted)

@@ -24,6 +24,7 @@ from kedge.utils.text import display_name, skipped_remark
 
 LARGEST_GROWTH = 200  # a file that unpacks to more than this many times its size is a bomb
 SMALL_FILE = 1 << 18  # bytes; smaller ones may grow as these do
+LONGEST_PATH = 4096  # characters; no file system has longer ones
 DRIVE = re.compile("[A-Za-z]:/")
 
 
@@ -71,12 +72,15 @@ class Archive(FileTree):
     def _safe_members(self, members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """The members that are not hidden and stay below the archive's root, by normalized name."""
         kept: dict[str, Any] = {}
-        outside, repeated = [], []
+        outside, repeated, too_long = [], [], []
         for name, member in members:
             try:
                 name.encode()
             except UnicodeEncodeError:
                 raise KedgeError(f"{self.path}: the name {name!a} in it is not UTF-8.") from None
+            if len(name) > LONGEST_PATH:
+                too_long.append(name)
+                continue
             parts = [part for part in name.split("/") if part not in ("", ".")]
             if ".." in parts or "\\" in name or name.startswith("/") or DRIVE.match(name):
                 outside.append(name)
@@ -85,6 +89,7 @@ class Archive(FileTree):
                 if kept.pop(normalized, None) is not None:
                     repeated.append(normalized)
                 kept[normalized] = member
+        self.remarks += lost(too_long, "member", "its name is too long")
         self.remarks += lost(outside, "member", "its name leads out of the archive")
         self.remarks += skipped_remark(repeated, "member", "a later one has the same name")
         return kept

@@ -83,6 +83,7 @@ class FolderTree(FileTree):
         """Follows links to folders, of which splits are often made, but not in circles."""
         names, broken, empty, circular = (list[str]() for _ in range(4))
         visits: Counter[tuple[int, int]] = Counter()
+        scans: dict[tuple[int, int], list[tuple[str, str]]] = {}
         # Breadth first: if there are too many ways to one folder, the short ones are kept.
         queue: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])
         while queue:
@@ -90,32 +91,24 @@ class FolderTree(FileTree):
             path = os.path.join(self._root, folder)
             try:
                 info = os.stat(path)
-                with os.scandir(path) as scan:
-                    inode, entries = (info.st_dev, info.st_ino), list(scan)
+                inode = (info.st_dev, info.st_ino)
+                visits[inode] += 1
+                if inode in parents or visits[inode] > MAX_VISITS:
+                    circular.append(folder.rstrip("/"))
+                    continue
+                if (entries := scans.get(inode)) is None:
+                    entries = scans[inode] = _scan(path)
             except OSError as error:
                 raise unreadable(display_name(path), error) from None
-            visits[inode] += 1
-            if inode in parents or visits[inode] > MAX_VISITS:
-                circular.append(folder.rstrip("/"))
-                continue
             subfolders, has_files = [], False
-            for entry in entries:
-                if is_hidden(entry.name):
-                    continue
-                name = f"{folder}{entry.name}"
-                try:
-                    name.encode()
-                    if entry.is_dir():
-                        subfolders.append(f"{name}/")
-                    elif entry.is_file():
-                        names.append(name)
-                        has_files = True
-                    elif entry.is_symlink():
-                        broken.append(name)
-                except UnicodeEncodeError:
-                    path = os.path.join(self._root, name)
-                    raise KedgeError(f"{path!a}: this name is not UTF-8; rename it.") from None
-                except OSError:  # a link to itself, or no permission
+            for entry_name, kind in entries:
+                name = f"{folder}{entry_name}"
+                if kind == "folder":
+                    subfolders.append(f"{name}/")
+                elif kind == "file":
+                    names.append(name)
+                    has_files = True
+                else:
                     broken.append(name)
             queue.extend((name, (*parents, inode)) for name in sorted(subfolders))
             if folder and not subfolders and not has_files:
@@ -150,6 +143,28 @@ class FolderTree(FileTree):
             return stamp_of(os.stat(os.path.join(self._root, name)))
         except OSError as error:
             raise unreadable(self.path / name, error) from None
+
+
+def _scan(path: str) -> list[tuple[str, str]]:
+    """The names in a folder without hidden ones, each with "folder", "file" or "broken"."""
+    found = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            try:
+                entry.name.encode()
+                if entry.is_dir():
+                    found.append((entry.name, "folder"))
+                elif entry.is_file():
+                    found.append((entry.name, "file"))
+                elif entry.is_symlink():
+                    found.append((entry.name, "broken"))
+            except UnicodeEncodeError:
+                raise KedgeError(f"{entry.path!a}: this name is not UTF-8; rename it.") from None
+            except OSError:  # a link to itself, or no permission
+                found.append((entry.name, "broken"))
+    return found
 
 
 def stamp_of(info: os.stat_result) -> str:

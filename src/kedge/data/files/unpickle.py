@@ -40,6 +40,7 @@ LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on
 # 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million at most.
 MAX_OPCODES = 15_000_000
 
+_MISSING = object()  # in the memo
 _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
 
 
@@ -68,7 +69,8 @@ class _Machine:
         self.pos, self.size = 0, len(data)
         self.stack: list[Any] = []
         self.outer_stacks: list[list[Any]] = []  # those below the marks
-        self.memo: dict[int, Any] = {}
+        # No dict: its time is quadratic if hashes collide, which numbers can be chosen to do.
+        self.memo: list[Any] = []
         self.objects = ObjectBuilder(path, self.size)
 
     def run(self) -> Any:
@@ -169,12 +171,18 @@ class _Machine:
         self.stack[-1] = pending.value
 
     def get(self, index: int) -> None:
+        check(index >= 0)
         value = self.memo[index]
+        check(value is not _MISSING)
         if type(value) is Pending and value.value is not None:
             value = value.value
         self.stack.append(value)
 
     def put(self, index: int) -> None:
+        """Numbers may have gaps, where tools have removed what is not used."""
+        check(0 <= index < min(self.size, MAX_OPCODES))
+        if index >= len(self.memo):
+            self.memo += [_MISSING] * (index + 1 - len(self.memo))
         self.memo[index] = self.stack[-1]
 
     def empty_set(self) -> set[Any]:
