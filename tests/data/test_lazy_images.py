@@ -231,7 +231,7 @@ def test_threads_read_at_once(table: ImageTable) -> None:
 
 
 def test_an_open_file_is_not_copied(table: ImageTable) -> None:
-    with pytest.raises(KedgeError, match="load the packed images there"):
+    with pytest.raises(KedgeError, match="open the images there"):
         pickle.dumps(rows_of(table))
 
 

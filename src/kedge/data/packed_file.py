@@ -10,14 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import stat
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +21,14 @@ from jaxtyping import Bool, Int64, UInt8
 from safetensors import safe_open
 from torch import Tensor
 
+from kedge.data.open_file import OpenFile
 from kedge.data.pixel_digests import (
     DIGEST_BYTES,
     DigestWriter,
     PixelVerifier,
     images_per_digest,
 )
-from kedge.errors import KedgeError, require
+from kedge.errors import require
 from kedge.utils.atomic_io import reading, to_json, write_atomically
 
 PACKED_FORMAT = "kedge-images-1"
@@ -42,44 +39,6 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 DIGESTS = "pixel_digests"  # the tensor of digests; its name lets it follow the images
 VECTORS = ("labels", "part", DIGESTS)  # tensors beside the images
 DIGEST_IMAGES = "images_per_digest"  # the key in the metadata
-
-
-class OpenFile:
-    """A file that stays open even if it is deleted. Threads and forked processes can share it."""
-
-    def __init__(self, path: Path) -> None:
-        # Without O_NONBLOCK opening a named pipe would wait for a writer.
-        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # At exit the system closes it; a thread may still read.
-        weakref.finalize(self, os.close, self._fd).atexit = False
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise OSError("it is no file")
-
-    def __reduce__(self) -> NoReturn:
-        raise KedgeError(
-            f"{self.path}: an open file cannot be copied or sent to another process; load the "
-            "packed images there."
-        )
-
-    def fill(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer with bytes of the file from an offset."""
-        try:
-            while buffer:
-                n = os.preadv(self._fd, [buffer], offset)
-                require(n > 0, f"{self.path}: the file has become shorter; pack the images again.")
-                buffer, offset = buffer[n:], offset + n
-        except OSError as error:
-            raise KedgeError(f"{self.path}: could not be read ({error.strerror}).") from error
-
-    def read(self, n: int, offset: int) -> bytearray:
-        content = bytearray(n)
-        self.fill(memoryview(content), offset)
-        return content
-
-    def prefetch(self, n: int, offset: int) -> None:
-        """Tell the system that these bytes will be read soon."""
-        with suppress(AttributeError, OSError):  # missing on macOS and some file systems
-            os.posix_fadvise(self._fd, offset, n, os.POSIX_FADV_WILLNEED)
 
 
 class LazyImages:

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kedge.data.damage import reject_failed_download
+from kedge.data.damage import damage_as_error, reject_failed_download
+from kedge.data.files.mapped_file import MappedFile
 from kedge.data.files.pickle_objects import (
     GLOBALS,
     MAX_PICKLE_DEPTH,
@@ -32,7 +33,6 @@ from kedge.data.files.pickle_objects import (
     check,
 )
 from kedge.errors import KedgeError
-from kedge.utils.regular_file import open_regular
 
 SHORT_BYTES = 255  # bytes; longer strings are not copied out of the file
 LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on disk
@@ -47,8 +47,8 @@ _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
 def load_pickle(path: Path) -> Any:
     """The plain objects and arrays that a pickle file holds."""
     reject_failed_download(path)
-    with open_regular(path) as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with damage_as_error(path):
+        data = MappedFile.open(path)
     machine = _Machine(path, data)
     try:
         return machine.run()

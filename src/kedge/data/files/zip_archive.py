@@ -31,7 +31,7 @@ ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipf
 
 class Zip(Archive):
     def _open(self) -> None:
-        self._file = _BoundedFile(self.path)
+        self._file = BoundedFile(self.path)
         weakref.finalize(self, self._file.close)
         archive = zipfile.ZipFile(self._file)
         _check_places(archive)
@@ -74,7 +74,7 @@ class Zip(Archive):
         return content
 
 
-class _BoundedFile(io.FileIO):
+class BoundedFile(io.FileIO):
     """Refuses to read a table of contents that claims to be enormous."""
 
     def read(self, size: int | None = -1, /) -> Any:
