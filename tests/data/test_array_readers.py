@@ -317,21 +317,21 @@ def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None
     assert found.images.name(7).endswith("test_images.npz, image 2")
 
 
-@pytest.mark.parametrize("form", ["npz", "Fortran npz", "pickle", "transposed pickle", "PNGs"])
-def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("kind", ["npz", "Fortran npz", "pickle", "transposed pickle", "PNGs"])
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path, kind: str) -> None:
     """A mapping would end the process."""
     images = noise(40)
-    if "npz" in form:
+    if "npz" in kind:
         path = tmp_path / "stored.npz"
-        save_npz(path, images, form.split()[0])
+        save_npz(path, images, kind.split()[0])
         source: ImageSource = npz_images(path, "images")
-    elif form == "PNGs":
+    elif kind == "PNGs":
         path = dump(tmp_path / "x.pkl", [encoded(image) for image in images])
         source = tiered._PngImages(path)
     else:
         path = dump(tmp_path / "x.pkl", images)
         array = load_pickle(path)
-        source = ArrayImages([array if form == "pickle" else array.transpose(0, 2, 1, 3)], ["x"])
+        source = ArrayImages([array if kind == "pickle" else array.transpose(0, 2, 1, 3)], ["x"])
     assert len(list(source.fetch(range(40)))) == 40
     os.truncate(path, 4096)
     with pytest.raises(KedgeError, match="has become shorter"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +50,13 @@ class Decoded(NamedTuple):
     reason: str = ""  # why there are no pixels
 
 
+OnStop = Callable[[int], None]
+
+
+def ignore(position: int) -> None:
+    """Nothing happens when an image ends its worker."""
+
+
 def n_workers() -> int:
     """At most eight: each takes memory, and together they are faster than most disks."""
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -57,20 +64,24 @@ def n_workers() -> int:
     return max(2, min(n_cores, 8))
 
 
-def decode_each(images: Sequence[RawImage], spec: ImageSpec) -> list[Decoded]:
+def decode_each(
+    images: Sequence[RawImage], spec: ImageSpec, on_stop: OnStop = ignore
+) -> list[Decoded]:
     """Decode images; the worker's death, an exceeded limit or damage costs one of them.
 
-    Raises KedgeError if a file cannot be read for a reason that may not last, or if no worker can
-    be started.
+    `on_stop` is called with the position of an image that ended its worker, and may raise. Raises
+    KedgeError if a file cannot be read for a reason that may not last, or if no worker can be
+    started.
     """
-    return _decode_each(images, spec)
+    return _decode_each(images, spec, on_stop)
 
 
-def read_headers(images: Sequence[RawImage]) -> list[ImageHeader | None]:
+def read_headers(images: Sequence[RawImage], on_stop: OnStop = ignore) -> list[ImageHeader | None]:
     """Headers only, without `turned`; None for an image that has none."""
-    heads = _decode_each(images, None, HEAD_BYTES)
-    retried = [i for i, head in enumerate(heads) if head.header is None]
-    for i, whole in zip(retried, _decode_each([images[i] for i in retried], None), strict=True):
+    heads = _decode_each(images, None, on_stop, HEAD_BYTES)
+    retried = [i for i, head in enumerate(heads) if head.header is None and not head.reason]
+    again = _decode_each([images[i] for i in retried], None, lambda i: on_stop(retried[i]))
+    for i, whole in zip(retried, again, strict=True):
         heads[i] = whole
     return [head.header for head in heads]
 
@@ -81,7 +92,10 @@ def start_worker() -> None:
 
 
 def _decode_each(
-    images: Sequence[RawImage], spec: ImageSpec | None, n_bytes: int = LARGEST_IMAGE
+    images: Sequence[RawImage],
+    spec: ImageSpec | None,
+    on_stop: OnStop,
+    n_bytes: int = LARGEST_IMAGE + 1,
 ) -> list[Decoded]:
     results: dict[int, Decoded] = {}
     encoded: dict[int, bytes] = {}
@@ -95,7 +109,8 @@ def _decode_each(
         except _OneFile as error:
             results[i] = Decoded(None, None, str(error))
     numbers, contents = list(encoded), list(encoded.values())
-    results |= zip(numbers, _decode_encoded(contents, spec), strict=True)
+    decoded = _decode_encoded(contents, spec, lambda i: on_stop(numbers[i]), n_bytes)
+    results |= zip(numbers, decoded, strict=True)
     return [results[i] for i in range(len(images))]
 
 
@@ -107,7 +122,7 @@ def _read(path: Path, n_bytes: int) -> bytes:
     """The first bytes of a file, or all of it."""
     try:
         with open_regular(path) as file:
-            content = file.read(min(n_bytes, LARGEST_IMAGE + 1))
+            content = file.read(n_bytes)
     except OSError as error:
         if error.errno == errno.EINVAL and error.strerror:  # from open_regular
             raise _OneFile(error.strerror) from None
@@ -124,7 +139,9 @@ def _read(path: Path, n_bytes: int) -> bytes:
     return content
 
 
-def _decode_encoded(contents: Sequence[bytes], spec: ImageSpec | None) -> list[Decoded]:
+def _decode_encoded(
+    contents: Sequence[bytes], spec: ImageSpec | None, on_stop: OnStop, n_bytes: int
+) -> list[Decoded]:
     """Decode images in a worker with the usual memory, and those that fail alone with more."""
     results: list[Decoded] = []
     usual = MEMORY // n_workers()
@@ -133,20 +150,25 @@ def _decode_encoded(contents: Sequence[bytes], spec: ImageSpec | None) -> list[D
             stopped = worker.decode(contents[len(results) :], spec, usual, results)
         if stopped in ("hang", "take too long"):
             results.append(Decoded(None, None, f"it makes the decoder {stopped}"))
+            on_stop(len(results) - 1)
         elif stopped:
             results.append(Decoded(None, None))  # what the worker did before may be the reason
     for i, result in enumerate(results):
-        if result.pixels is None and not result.reason and (spec is not None or not result.header):
-            results[i] = _decode_alone(contents[i], spec)
+        if spec is None and (result.header or len(contents[i]) >= n_bytes):
+            continue  # known, or to be tried with the whole file
+        if result.pixels is None and not result.reason:
+            results[i] = _decode_alone(contents[i], spec, lambda i=i: on_stop(i))
     return results
 
 
-def _decode_alone(content: bytes, spec: ImageSpec | None) -> Decoded:
+def _decode_alone(content: bytes, spec: ImageSpec | None, on_stop: Callable[[], None]) -> Decoded:
     """Decode one image with all the memory that decoders may take."""
     alone: list[Decoded] = []
     with _POOL.process(MEMORY) as worker:
-        if stopped := worker.decode([content], spec, MEMORY, alone):
-            return Decoded(None, None, f"it makes the decoder {stopped}")
+        stopped = worker.decode([content], spec, MEMORY, alone)
+    if stopped:
+        on_stop()
+        return Decoded(None, None, f"it makes the decoder {stopped}")
     [result] = alone
     if result.pixels is not None or result.reason:
         return result

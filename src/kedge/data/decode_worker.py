@@ -22,7 +22,7 @@ LENGTH = struct.Struct("<Q")
 # Whether there are pixels; width, height and mode as the file says (zeros if that is unknown);
 # whether the photograph was turned; how many bytes follow.
 REPLY = struct.Struct("<?II8s?I")
-SECONDS = 2.0  # of processor time for one image: a flat one of 50 million pixels takes about 1
+SECONDS = 2.0  # of processor time for one image: flat ones of 50 million pixels take up to 1.3
 BYTES_PER_SECOND = 1 << 20  # more time for large files, which take 0.1 s or less per MB
 LONGEST_REASON = 200  # bytes
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ T = TypeVar("T")
 CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a packing
 LARGEST = 84  # px: the inferred size of photographs, as in the paper
 MIN_PHOTOGRAPH = 64  # px: colour images of at least this side are taken for photographs
+MOST_STOPS = 2  # images that may end their decoder, or 1% of them
 PROBED = 200  # images whose headers are read to infer size and channels
 BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of undecoded images
 
@@ -73,7 +75,8 @@ def infer_spec(
     image_size = image_size or index.image_size
     if image_size is None or n_channels is None:
         probes = batches(index.images, evenly_spaced(len(index), PROBED))
-        read = map_batches(lambda batch: read_headers(batch.images), probes)
+        guard = StopGuard(index.images, PROBED)
+        read = map_batches(lambda batch: read_headers(batch.images, guard.of(batch)), probes)
         headers = [header for headers in read for header in headers if header is not None]
         require(bool(headers), f"{index.path}: no image could be loaded.")
         side = int(np.median([min(header.width, header.height) for header in headers]))
@@ -89,14 +92,41 @@ def decode_images(
 ) -> Iterator[DecodedBatch]:
     """The images with these numbers in order, in batches. Only a few are in memory at a time."""
 
+    guard = StopGuard(images, len(numbers))
+
     def decode_batch(batch: RawBatch) -> DecodedBatch:
-        decoded = dict(zip(batch.numbers, decode_each(batch.images, spec), strict=True))
+        results = decode_each(batch.images, spec, guard.of(batch))
+        decoded = dict(zip(batch.numbers, results, strict=True))
         good = {i: each.pixels for i, each in decoded.items() if each.pixels is not None}
         pixels = np.array([*good.values()], np.uint8).reshape(-1, *spec.shape)
         unreadable = {i: each.reason for i, each in decoded.items() if each.pixels is None}
         return DecodedBatch(batch.numbers[-1], np.array([*good], np.int64), pixels, unreadable)
 
     return map_batches(decode_batch, batches(images, numbers))
+
+
+class StopGuard:
+    """Refuses images of which more than a few end their decoder: each costs seconds, and together
+    they look like an attack or a broken decoder."""
+
+    def __init__(self, images: ImageSource, n: int) -> None:
+        self._images, self._left = images, max(MOST_STOPS, n // 100)
+        self._lock = Lock()
+
+    def of(self, batch: RawBatch) -> Callable[[int], None]:
+        """What to call with the position of such an image in the batch."""
+
+        def on_stop(position: int) -> None:
+            with self._lock:
+                self._left -= 1
+                name = self._images.name(batch.numbers[position])
+                require(
+                    self._left >= 0,
+                    f"{name}: too many images, of which this is one, make the decoder crash or "
+                    "take too long; get them from a source you trust, or leave these out.",
+                )
+
+        return on_stop
 
 
 def batches(images: ImageSource, numbers: Sequence[int]) -> Iterator[RawBatch]:

@@ -54,10 +54,10 @@ def read_index(source: str | Path, classes: ClassFolders | None = None) -> Image
     `classes` says which of nested folders are the classes; other formats know their classes.
     """
     path = Path(source)
-    if path.is_file():
-        reject_failed_download(path)
-    elif not path.is_dir():
+    if not path.exists():
         raise KedgeError(f"{path}: no such file or folder.")
+    if not path.is_dir():
+        reject_failed_download(path)
     tree = open_tree(path)
     for reader in READERS:
         if reader.recognises(tree):
