@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,7 +158,7 @@ def _decode_encoded(
         if spec is None and (result.header or len(contents[i]) >= n_bytes):
             continue  # known, or to be tried with the whole file
         if result.pixels is None and not result.reason:
-            results[i] = _decode_alone(contents[i], spec, lambda i=i: on_stop(i))
+            results[i] = _decode_alone(contents[i], spec, partial(on_stop, i))
     return results
 
 

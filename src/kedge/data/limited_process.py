@@ -75,7 +75,7 @@ class LimitedProcess:
         quiet = subprocess.DEVNULL
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                command, env=environment, stdin=theirs, stdout=quiet, stderr=quiet
+                command, env=environment, stdin=theirs.fileno(), stdout=quiet, stderr=quiet
             )
         except OSError as error:
             ours.close()

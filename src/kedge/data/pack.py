@@ -24,12 +24,12 @@ import torch
 from kedge.data.copies import Signatures
 from kedge.data.decode import ImageSpec
 from kedge.data.index import ImageIndex
+from kedge.data.open_file import OpenFile
 from kedge.data.packed_file import (
     DIGEST_IMAGES,
     DIGESTS,
     PACKED_FORMAT,
     LazyImages,
-    OpenFile,
     blocks,
     digests_layout,
     fingerprint_of,

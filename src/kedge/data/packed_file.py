@@ -176,7 +176,9 @@ def write_packed(
     """Write, block by block, the same bytes that the safetensors library would write."""
     values: dict[str, Tensor | LazyImages] = {**tensors, "images": images}
     order = sorted(values, key=lambda name: (-values[name].dtype.itemsize, name))
-    layout = {name: (DTYPE_NAMES[values[name].dtype], values[name].shape) for name in order}
+    layout: dict[str, tuple[str, Sequence[int]]] = {
+        name: (DTYPE_NAMES[values[name].dtype], values[name].shape) for name in order
+    }
     image_bytes = math.prod(images.shape[1:])
     layout[DIGESTS] = digests_layout(len(images), image_bytes)
     per_digest = {DIGEST_IMAGES: images_per_digest(image_bytes)}

@@ -115,7 +115,7 @@ def _open_decompressed(path: Path) -> tuple[io.BufferedIOBase, bool]:
     for magic, opener in openers.items():
         if start.startswith(magic):
             return opener(path), True
-    return open_regular(path), False
+    return io.BufferedReader(io.FileIO(path)), False
 
 
 def _open_xz(path: Path) -> io.BufferedIOBase:
