@@ -88,8 +88,6 @@ class Predict:
     reading: ReadingArguments = field(default_factory=ReadingArguments)
 
     def run(self, console: Console) -> None:
-        from kedge.data.decode_pool import start_worker
-
         if self.top < 1:
             raise KedgeError(f"--top is {self.top}: it must be at least 1.")
         if self.support is None and self.reading != ReadingArguments():
@@ -98,6 +96,8 @@ class Predict:
                 "them out."
             )
         reject = None if self.reject is None else _parse_share(self.reject)
+        from kedge.data.decode_pool import start_worker
+
         start_worker()  # it gets ready while PyTorch and the model are loaded
         load_pytorch(self.model, images=[] if self.support is None else [self.support])
         model = load_model(self.model, self.backbone)
