@@ -268,3 +268,20 @@ def test_large_images_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) 
         a, b = (np.concatenate([getattr(each, name) for each in x]) for x in (expected, found))
         np.testing.assert_array_equal(a, b)
     assert [i for batch in found for i in batch.unreadable] == [7, 63, 89]
+
+
+def test_few_bytes_of_files_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    real = decode_pool._decode_encoded
+
+    def record(contents: Sequence[bytes], *rest: Any) -> Any:
+        sent.append(len(contents))
+        return real(contents, *rest)
+
+    monkeypatch.setattr(decode_pool, "_decode_encoded", record)
+    monkeypatch.setattr(decode_pool, "REQUEST_BYTES", 3 * len(png(0)))
+    for i in range(10):
+        (tmp_path / f"{i}.png").write_bytes(png(0))
+    images = [tmp_path / f"{i}.png" for i in range(10)]
+    assert all(each.pixels is not None for each in decode_each(images, SPEC))
+    assert sent == [4, 4, 2]

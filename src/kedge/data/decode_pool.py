@@ -29,6 +29,7 @@ DAMAGED = "no image, or damaged"
 MEMORY = 448 << 20  # bytes for all decoders together, beyond their start
 WALL_SECONDS = 30.0  # for one image, and more for those that may take more processor time
 LARGEST_IMAGE = 1 << 28  # bytes of a file
+REQUEST_BYTES = 1 << 23  # of images that are read before they are sent to a worker
 HEAD_BYTES = 1 << 16  # the start of a file, which usually has its whole header
 # Errors that tell something of one file. All others (a failing disk, say) may be over tomorrow, so
 # the image must not be left out for good.
@@ -100,6 +101,13 @@ def _decode_each(
 ) -> list[Decoded]:
     results: dict[int, Decoded] = {}
     encoded: dict[int, bytes] = {}
+
+    def decode_encoded() -> None:
+        numbers, contents = list(encoded), list(encoded.values())
+        decoded = _decode_encoded(contents, spec, lambda i: on_stop(numbers[i]), n_bytes)
+        results.update(zip(numbers, decoded, strict=True))
+        encoded.clear()
+
     for i, image in enumerate(images):
         if isinstance(image, np.ndarray):
             pixels = None if spec is None else decode_array(image, spec)
@@ -109,9 +117,9 @@ def _decode_each(
             encoded[i] = image[:n_bytes] if isinstance(image, bytes) else _read(image, n_bytes)
         except _OneFile as error:
             results[i] = Decoded(None, None, str(error))
-    numbers, contents = list(encoded), list(encoded.values())
-    decoded = _decode_encoded(contents, spec, lambda i: on_stop(numbers[i]), n_bytes)
-    results |= zip(numbers, decoded, strict=True)
+        if sum(map(len, encoded.values())) > REQUEST_BYTES:
+            decode_encoded()
+    decode_encoded()
     return [results[i] for i in range(len(images))]
 
 
