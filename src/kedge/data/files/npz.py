@@ -1,8 +1,8 @@
 """Images in an .npz, which may be larger than the memory.
 
 NumPy would load all of them. Here an image of an uncompressed array is read where it lies in the
-file, and a compressed array is read from front to back, one image at a time. This happens in this process: zipfile bounds what comes
-out of the only two methods that are accepted.
+file, and a compressed array is read from front to back, one image at a time. This happens in this
+process: zipfile bounds what comes out of the only two methods that are accepted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A pickle is a program: Python's own reader imports and calls whatever the file names, and copies
 every byte string. This one knows the opcodes that data needs and builds only what `pickle_objects`
-lists, within limits, so it needs no process of its own. Long byte strings are views of the mapped file, so an array takes no memory until it is used.
+lists, within limits, so it needs no process of its own. Long byte strings are views of the mapped
+file, so an array takes no memory until it is used.
 
 The result consists of None, bool, int, float, str, bytes (long ones and bytearrays as read-only
 `memoryview`), list, tuple, dict, set, frozenset, read-only arrays, NumPy scalars and dtypes; an
