@@ -15,7 +15,7 @@ import weakref
 from _compression import DecompressReader
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kedge.data.files.archives import SMALL_FILE, Archive
 from kedge.data.remarks import lost
@@ -102,7 +102,7 @@ class Tar(Archive):
         return content
 
 
-def _open_decompressed(path: Path) -> tuple[io.BufferedIOBase, bool]:
+def _open_decompressed(path: Path) -> tuple[IO[bytes], bool]:
     """The .tar's bytes, and whether it was compressed."""
     with open_regular(path) as file:
         start = file.read(6)
@@ -115,7 +115,7 @@ def _open_decompressed(path: Path) -> tuple[io.BufferedIOBase, bool]:
     for magic, opener in openers.items():
         if start.startswith(magic):
             return opener(path), True
-    return io.BufferedReader(io.FileIO(path)), False
+    return open_regular(path), False
 
 
 def _open_xz(path: Path) -> io.BufferedIOBase:
