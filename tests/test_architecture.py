@@ -91,6 +91,29 @@ def test_no_module_imports_in_a_circle() -> None:
         pytest.fail(" → ".join(error.args[1]))
 
 
+def builds_a_collection(node: ast.expr) -> bool:
+    names = ("set", "frozenset", "dict", "list", "tuple", "sorted")
+    return isinstance(node, ast.Set | ast.SetComp | ast.DictComp | ast.ListComp) or (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+    )
+
+
+def test_no_condition_builds_a_collection_for_each_item() -> None:
+    """As `[x for x in a if x in set(b)]` does, which takes quadratic time."""
+    slow = [
+        f"{path}:{condition.lineno}"
+        for path in FILES.values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.comprehension)
+        for condition in node.ifs
+        for compared in ast.walk(condition)
+        if isinstance(compared, ast.Compare)
+        and any(isinstance(op, ast.In | ast.NotIn) for op in compared.ops)
+        and any(map(builds_a_collection, compared.comparators))
+    ]
+    assert slow == []
+
+
 def test_no_module_is_too_long() -> None:
     long = {n: len(p.read_text("utf-8").splitlines()) for n, p in FILES.items()}
     assert {n: lines for n, lines in long.items() if lines > 350} == {}

@@ -12,7 +12,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
+from kedge.data import decode_pool
+from kedge.data.process_pool import ProcessPool
 
 # Real classes of miniImageNet, some images of each, and where they are in the split.
 SPLIT = {
@@ -64,6 +67,15 @@ class Written:
                 n, classes = found.get(part, (0, 0))
                 found[part] = (n + len(images), classes + 1)
         return found
+
+
+@pytest.fixture
+def own_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For a test that starts workers in another way: they must not serve other tests."""
+    pool = ProcessPool(decode_pool._Worker, decode_pool.MEMORY)
+    monkeypatch.setattr(decode_pool, "_POOL", pool)
+    yield
+    pool.close()
 
 
 Write = Callable[[Path], Written]

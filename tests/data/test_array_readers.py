@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import pickle
 import struct
 import zipfile
@@ -14,10 +15,13 @@ import numpy as np
 import pytest
 from tests.data.conftest import encoded, in_bytes, python2
 
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.files import open_tree
 from kedge.data.files.npz import npz_images
-from kedge.data.index import ImageIndex, names_of_numbers
+from kedge.data.files.unpickle import load_pickle
+from kedge.data.index import ArrayImages, ImageIndex, ImageSource, names_of_numbers
+from kedge.data.readers import tiered
 from kedge.data.readers.pickled_arrays import Cifar100Reader, LabelledArraysReader, MiniCacheReader
 from kedge.data.readers.tiered import TieredReader
 from kedge.errors import KedgeError
@@ -74,7 +78,7 @@ def pixels(found: ImageIndex, numbers: list[int] | None = None) -> list[np.ndarr
     """As height, width, RGB; those of arrays in their own size, PNGs in the usual one."""
     fetched = found.images.fetch(list(range(len(found))) if numbers is None else numbers)
     sides = ((p, len(p) if isinstance(p, np.ndarray) else found.image_size or 0) for p in fetched)
-    return [decode(p, ImageSpec(side, 3)).transpose(1, 2, 0) for p, side in sides]
+    return [decode_each([p], ImageSpec(side, 3))[0].pixels.transpose(1, 2, 0) for p, side in sides]
 
 
 def same(found: list[np.ndarray], expected: Any) -> None:
@@ -313,13 +317,29 @@ def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None
     assert found.images.name(7).endswith("test_images.npz, image 2")
 
 
-def test_stored_is_mapped_and_deflated_is_not_kept(tmp_path: Path) -> None:
-    for how in ("stored", "deflated"):
-        save_npz(tmp_path / f"{how}.npz", noise(5), how)
-    stored = npz_images(tmp_path / "stored.npz", "images")
-    [array] = stored.arrays  # type: ignore[attr-defined]
-    assert isinstance(array, np.memmap)
-    assert not array.flags.writeable
+@pytest.mark.parametrize("kind", ["npz", "Fortran npz", "pickle", "transposed pickle", "PNGs"])
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path, kind: str) -> None:
+    """A mapping would end the process."""
+    images = noise(40)
+    if "npz" in kind:
+        path = tmp_path / "stored.npz"
+        save_npz(path, images, kind.split()[0])
+        source: ImageSource = npz_images(path, "images")
+    elif kind == "PNGs":
+        path = dump(tmp_path / "x.pkl", [encoded(image) for image in images])
+        source = tiered._PngImages(path)
+    else:
+        path = dump(tmp_path / "x.pkl", images)
+        array = load_pickle(path)
+        source = ArrayImages([array if kind == "pickle" else array.transpose(0, 2, 1, 3)], ["x"])
+    assert len(list(source.fetch(range(40)))) == 40
+    os.truncate(path, 4096)
+    with pytest.raises(KedgeError, match="has become shorter"):
+        list(source.fetch([39]))
+
+
+def test_deflated_is_not_kept(tmp_path: Path) -> None:
+    save_npz(tmp_path / "deflated.npz", noise(5), "deflated")
     deflated = npz_images(tmp_path / "deflated.npz", "images")
     halfway = deflated.fetch([1, 2, 3])
     np.testing.assert_array_equal(next(halfway), noise(5)[1])
@@ -438,7 +458,8 @@ def test_damage_far_into_a_deflated_npz_costs_the_images_after_it(tmp_path: Path
         assert got[-1] == b""
     assert list(found.images.fetch([49])) == [b""]
     path.unlink()
-    assert list(read_later.fetch([0, 49])) == [b"", b""]
+    with pytest.raises(KedgeError, match=r"val_images\.npz"):
+        list(read_later.fetch([0, 49]))
 
 
 # ── CIFAR-100 ────────────────────────────────────────────────────────────────────────────────

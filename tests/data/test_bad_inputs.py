@@ -26,7 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
+
+from kedge.data.packed_file import fingerprint_of
 
 SECONDS = 5  # of the processor, for one command
 GROWTH = 400  # MiB that one command may take for a while
@@ -627,6 +630,10 @@ def store(
     if tensors is None:
         pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), np.uint8)
         tensors = {"images": pixels, "labels": np.array([0, 0, 1, 1])}
+        if said.get("fingerprint") == "0123456789abcdef-0123456789abcdef":
+            labels = torch.from_numpy(tensors["labels"])
+            parts = pixels.shape, [pixels.data], labels, said.get("classes"), [], None
+            said["fingerprint"] = fingerprint_of(*parts)
     kinds = {"uint8": "U8", "int64": "I64", "int32": "I32", "float32": "F32"}
     header: dict[str, Any] = {"__metadata__": {"kedge": json.dumps(said) if text is None else text}}
     at, content = 0, b""

@@ -14,7 +14,8 @@ from PIL import Image, ImageOps
 
 from kedge.data.compare import compare
 from kedge.data.copies import MOST_BITS, MOST_PAIRS, N_WORDS, near_pairs, perceptual_hashes
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.delivery import Delivery
 from kedge.data.open import open_images
 from kedge.data.remarks import kind_of
@@ -98,7 +99,7 @@ def variants(image: Image.Image) -> list[np.ndarray]:
         for copy in copies:
             files.append(io.BytesIO())
             copy.save(files[-1], kind, quality=50)
-    return [decode(file.getvalue(), ImageSpec(64, 3)) for file in files]
+    return [decode_each([file.getvalue()], ImageSpec(64, 3))[0].pixels for file in files]
 
 
 def test_hashes_of_copies_are_close_and_others_are_not() -> None:

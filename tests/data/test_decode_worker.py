@@ -1,11 +1,13 @@
-"""Decode workers give the same pixels as this process, whatever happens to one of them."""
+"""Images are decoded in worker processes, and what happens to a worker costs one image."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,35 +16,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kedge.data import decode_worker, parallel_decode
-from kedge.data.decode import ImageSpec, RawImage
-from kedge.data.decode_worker import CRASHED, DAMAGED, DecodeWorker, decode_each
+from kedge.data import decode_pool, limited_process, parallel_decode
+from kedge.data.decode import ImageHeader, ImageSpec, RawImage
+from kedge.data.decode_pool import DAMAGED, decode_each, n_workers, read_headers
 from kedge.data.index import ArrayImages, ImageSource
-from kedge.data.parallel_decode import (
-    CHUNK,
-    batches,
-    decode_images,
-    decode_to_table,
-    map_batches,
-    n_workers,
-)
+from kedge.data.parallel_decode import CHUNK, batches, decode_images, decode_to_table, map_batches
 from kedge.data.readers import read_index
 from kedge.data.table import ImageTable
+from kedge.errors import KedgeError
 
 Ready = Any  # of conftest.py, which cannot be imported
 SPEC = ImageSpec(16, 3)
-# A worker that one image kills, as a fault in a decoder would.
-MORTAL = """
-import os
-from kedge.data import decode_worker
-real = decode_worker.decode
-def deadly(image, spec):
-    if image == b"deadly":
-        os.kill(os.getpid(), 9)
-    return real(image, spec)
-decode_worker.decode = deadly
-decode_worker.serve()
-"""
+pytestmark = pytest.mark.usefixtures("own_workers")
 
 
 def png(seed: int) -> bytes:
@@ -71,68 +56,132 @@ class Made(ImageSource):
             yield image
 
 
-def same(a: decode_worker.DecodeResults, b: decode_worker.DecodeResults) -> None:
-    assert len(a) == len(b)
-    for one, other in zip(a, b, strict=True):
-        assert isinstance(one, str) == isinstance(other, str)
-        np.testing.assert_array_equal(one, other)
+def damaged_among_good() -> list[RawImage]:
+    return [png(0), b"no image", png(1), b"", np.zeros((9, 9, 3), np.uint8), png(2)]
 
 
-def test_worker_gives_what_this_process_would(tmp_path: Path) -> None:
-    (tmp_path / "x.png").write_bytes(png(0))
-    pixels = np.random.default_rng(1).integers(0, 256, (30, 20, 3)).astype(np.uint8)
-    pictures = [tmp_path / "x.png", png(1), b"no image", pixels, tmp_path / "gone.png", b""]
-    worker = DecodeWorker()
+def faulty(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers meet a fault at the image b"deadly", as one in a decoder would be."""
+    code = f"""
+import os, time
+from kedge.data import decode_worker
+real = decode_worker.open_image
+def deadly(image):
+    if image == b"deadly":
+        {fault}
+    return real(image)
+decode_worker.open_image = deadly
+decode_worker.serve()
+"""
+    monkeypatch.setattr(limited_process, "START", f"import sys; sys.path += sys.argv[2:]\n{code}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("os.kill(os.getpid(), 11)", "crash"),
+        ("while True: pass", "take too long"),
+        ("time.sleep(600)", "hang"),
+        ("[bytearray(1 << 26) for _ in range(64)]", DAMAGED),
+        ("os.write(0, b'\\xff' * 1000)", "crash"),
+    ],
+)
+def test_a_fault_costs_one_image(monkeypatch: pytest.MonkeyPatch, fault: str, reason: str) -> None:
+    faulty(fault, monkeypatch)
+    if reason == "hang":
+        monkeypatch.setattr(decode_pool, "WALL_SECONDS", 1.0)
+        monkeypatch.setattr(decode_pool, "seconds_for", lambda n_bytes: 0.0)
+    good = decode_each([png(0), png(1)], SPEC)
+    first, bad, last = decode_each([png(0), b"deadly", png(1)], SPEC)
+    assert bad.pixels is None
+    assert reason in bad.reason
+    np.testing.assert_array_equal(first.pixels, good[0].pixels)
+    np.testing.assert_array_equal(last.pixels, good[1].pixels)
+
+
+def test_damaged_images_are_left_out(tmp_path: Path) -> None:
+    decoded = decode_each([*damaged_among_good(), tmp_path / "gone.png"], SPEC)
+    assert [each.reason for each in decoded] == ["", DAMAGED, "", DAMAGED, "", "", "no such file"]
+    assert [each.pixels is None for each in decoded] == [bool(each.reason) for each in decoded]
+    assert decoded[0].header == ImageHeader(24, 20, "RGB", False)
+
+
+def test_headers_that_are_longer_than_what_is_read_first(tmp_path: Path) -> None:
+    long = tmp_path / "long.jpg"
+    comment = b"\xff\xfe\xff\xff" + bytes(65_533)
+    file = io.BytesIO()
+    Image.new("RGB", (30, 20)).save(file, "JPEG")
+    long.write_bytes(file.getvalue()[:2] + 2 * comment + file.getvalue()[2:])
+    expected = [ImageHeader(30, 20, "RGB", False), None, ImageHeader(24, 20, "RGB", False)]
+    assert read_headers([long, b"?", png(0)]) == expected
+
+
+def test_workers_are_kept_for_the_next_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    real = limited_process.LimitedProcess.__init__
+
+    def record(self: Any, *args: Any) -> None:
+        started.append(args)
+        real(self, *args)
+
+    monkeypatch.setattr(limited_process.LimitedProcess, "__init__", record)
+    for _ in range(3):
+        assert decode_each([png(0)], SPEC)[0].pixels is not None
+        decode_each([np.zeros((9, 9), np.uint8)], SPEC)
+    assert len(started) == 1
+
+
+def test_a_worker_that_was_idle_for_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = limited_process.START.replace(
+        "import_module(sys",
+        "import_module('kedge.data.limited_process').IDLE_SECONDS = 0.1; import_module(sys",
+    )
+    monkeypatch.setattr(limited_process, "START", start)
     for _ in range(2):
-        same(worker(pictures, SPEC), decode_each(pictures, SPEC))
-    assert worker([b"no image"], SPEC) == [DAMAGED]
-    worker.close()
+        assert decode_each([png(0)], SPEC)[0].pixels is not None
+        time.sleep(0.5)
 
 
-def test_only_the_image_that_crashes_a_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_worker, "START", MORTAL)
-    worker = DecodeWorker()
-    answers = worker([png(0), b"deadly", png(1)], SPEC)
-    worker.close()
-    assert answers[1] == CRASHED
-    same([answers[0], answers[2]], decode_each([png(0), png(1)], SPEC))
+def test_a_forked_process_has_its_own_workers(ready: Ready) -> None:
+    code = """
+import io, os
+from PIL import Image
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
+file = io.BytesIO()
+Image.new("RGB", (20, 20), "red").save(file, "PNG")
+def decode():
+    return [each.pixels.sum() for each in decode_each([file.getvalue()] * 40, ImageSpec(16, 3))]
+expected = decode()
+child = os.fork()
+assert all(decode() == expected for _ in range(20))
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    assert ready(code).rc == 0
 
 
-def test_whole_index_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_index(tmp_path: Path) -> None:
     for k in range(3):
         (tmp_path / f"class {k}").mkdir()
         for i in range(30):
             (tmp_path / f"class {k}" / f"{i}.png").write_bytes(png(30 * k + i) if i != 7 else b"?")
-    found = read_index(tmp_path)
-    plainly = decode_to_table(found, SPEC)
-    monkeypatch.setattr(parallel_decode, "WORTH_PROCESSES", 0)
-    assert decode_to_table(found, SPEC).fingerprint == plainly.fingerprint
+    table = decode_to_table(read_index(tmp_path), SPEC)
+    assert table.counts.tolist() == [29, 29, 29]
 
 
-def test_workers_end_with_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the work is stopped early."""
-    started: list[subprocess.Popen[bytes]] = []
-    real = subprocess.Popen
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_failing_disk_is_no_damaged_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """The image would be left out for good."""
 
-    def record(*args: Any, **options: Any) -> Any:
-        started.append(real(*args, **options))
-        return started[-1]
+    def fail(path: Path) -> Any:
+        raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(subprocess, "Popen", record)
-    monkeypatch.setattr(parallel_decode, "WORTH_PROCESSES", 0)
-    images = Made([png(0)] * 200)
-    work = decode_images(images, SPEC, range(200))
-    next(work)
-    work.close()
-    assert started
-    assert all(process.returncode is not None for process in started)
-
-
-WORKERS_ONLY = """
-import kedge.data.parallel_decode as d, kedge.data.decode_worker as w
-d.WORTH_PROCESSES = 0
-d.decode_each = w.decode_each = None  # nothing is decoded in the process itself
-"""
+    monkeypatch.setattr(decode_pool, "open_regular", fail)
+    with pytest.raises(KedgeError, match=r"x\.png.*" + os.strerror(error)):
+        decode_each([tmp_path / "x.png"], SPEC)
 
 
 @pytest.mark.slow
@@ -144,30 +193,32 @@ def test_modules_in_the_folder_of_the_data_are_not_run(ready: Ready, tmp_path: P
         for i in range(3):
             (data / name / f"{i}.png").write_bytes(png(i))
     (data / "PIL").mkdir()
-    for module in ("pickle.py", "numpy.py", "signal.py", "PIL/__init__.py", "sitecustomize.py"):
+    for module in ("struct.py", "kedge.py", "signal.py", "PIL/__init__.py", "sitecustomize.py"):
         (data / module).write_text(f"open({str(canary)!r}, 'a').write(__file__)\nraise SystemExit")
     out = tmp_path / "out.images"
-    ended = ready.kedge("data", "pack", ".", "--out", out, cwd=data, first=WORKERS_ONLY)
+    ended = ready.kedge("data", "pack", ".", "--out", out, cwd=data)
     assert ended.rc == 0, ended.err
     assert not canary.exists()
     assert len(ImageTable.load(out)) == 6
 
 
-@pytest.mark.parametrize("broken", ["raise SystemExit", "no interpreter"])
-def test_this_process_decodes_if_no_worker_starts(
+@pytest.mark.parametrize("broken", ["raise SystemExit", "no interpreter", "no process"])
+def test_nothing_is_decoded_unprotected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    (tmp_path / "a").mkdir()
-    for i in range(70):
-        (tmp_path / "a" / f"{i:02}.png").write_bytes(png(i) if i != 7 else b"?")
-    found = read_index(tmp_path)
-    plainly = decode_to_table(found, SPEC)
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
     if broken == "no interpreter":
         monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    elif broken == "no process":
+        monkeypatch.setattr(subprocess, "Popen", refuse)
     else:
-        monkeypatch.setattr(decode_worker, "START", broken)
-    monkeypatch.setattr(parallel_decode, "WORTH_PROCESSES", 0)
-    assert decode_to_table(found, SPEC).fingerprint == plainly.fingerprint
+        monkeypatch.setattr(limited_process, "START", broken)
+    with pytest.raises(KedgeError, match=r"child process.*none could be started"):
+        decode_each([png(0)], SPEC)
+    arrays = decode_each([np.zeros((16, 16, 3), np.uint8)], SPEC)
+    assert arrays[0].pixels is not None
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(64, 8), (5, 5), (1, 2)])
@@ -217,3 +268,20 @@ def test_large_images_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) 
         a, b = (np.concatenate([getattr(each, name) for each in x]) for x in (expected, found))
         np.testing.assert_array_equal(a, b)
     assert [i for batch in found for i in batch.unreadable] == [7, 63, 89]
+
+
+def test_few_bytes_of_files_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    real = decode_pool._decode_encoded
+
+    def record(contents: Sequence[bytes], *rest: Any) -> Any:
+        sent.append(len(contents))
+        return real(contents, *rest)
+
+    monkeypatch.setattr(decode_pool, "_decode_encoded", record)
+    monkeypatch.setattr(decode_pool, "REQUEST_BYTES", 3 * len(png(0)))
+    for i in range(10):
+        (tmp_path / f"{i}.png").write_bytes(png(0))
+    images = [tmp_path / f"{i}.png" for i in range(10)]
+    assert all(each.pixels is not None for each in decode_each(images, SPEC))
+    assert sent == [4, 4, 2]

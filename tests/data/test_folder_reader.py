@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, features
 
 from kedge.data import decode as decode_module
+from kedge.data import limited_process
 from kedge.data.inspect import inspect_index
 from kedge.data.open import open_images
 from kedge.data.readers import read_index
@@ -223,12 +224,15 @@ def test_heic(folder: Path, heic: bytes, name: str) -> None:
     assert np.abs(first_of(folder, "new", image_size=32, n_channels=1)[0] - LETTER_L).max() < 60
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_without_its_package_heic_is_named(
     folder: Path, heic: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = tuple(format for format in decode_module._formats() if format != "HEIF")
-    monkeypatch.setattr(decode_module, "_formats", lambda: known)
+    known = tuple(format for format in decode_module.readable_formats() if format != "HEIF")
+    monkeypatch.setattr(decode_module, "readable_formats", lambda: known)
     decode_module._suffixes.cache_clear()
+    without = "sys.modules['pillow_heif'] = None; from"
+    monkeypatch.setattr(limited_process, "START", limited_process.START.replace("from", without))
     try:
         for name in ("x.HEIC", "really.jpg"):
             (folder / "ant" / name).write_bytes(heic)

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 from tests.data.conftest import put
 
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.files import open_tree
 from kedge.data.index import ImageIndex
 from kedge.data.readers import read_index
@@ -57,8 +58,16 @@ def contents(index: ImageIndex) -> Found:
     """Part, class and colour of every image."""
     raws = list(index.images.fetch(range(len(index))))
     parts = [index.parts[k] for k in index.part] if index.parts else [""] * len(raws)
+
+    def mean_of(raw: Any) -> float:
+        return decode_each([raw], ImageSpec(8, 1))[0].pixels.mean()
+
     return {
-        (part, index.classes[label], int(decode(raw, ImageSpec(8, 1)).mean().round()))
+        (
+            part,
+            index.classes[label],
+            int(mean_of(raw).round()),
+        )
         for part, label, raw in zip(parts, index.labels, raws, strict=True)
     }
 
@@ -481,4 +490,4 @@ def test_the_real_omniglot() -> None:
             name = [n for n in archive.namelist() if n.endswith(".png")][which]
             with Image.open(archive.open(name)) as image:
                 expected = np.asarray(image.convert("L"))
-        assert (decode(raw, ImageSpec(105, 1))[0] == expected).all()
+        assert (decode_each([raw], ImageSpec(105, 1))[0].pixels[0] == expected).all()

@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.in_memory import index_in_memory
 from kedge.data.in_memory.objects import IN_MEMORY
 from kedge.data.index import ImageIndex
@@ -30,7 +31,8 @@ LABELS = [2, 0, 1, 1, 0, 2]
 def images(found: ImageIndex, n_channels: int = 3) -> list[np.ndarray]:
     """Height×width×channels, as they come out in the end."""
     raws = found.images.fetch(range(len(found)))
-    return [decode(raw, ImageSpec(8, n_channels)).transpose(1, 2, 0) for raw in raws]
+    decoded = decode_each([*raws], ImageSpec(8, n_channels))
+    return [each.pixels.transpose(1, 2, 0) for each in decoded]
 
 
 def same(found: ImageIndex, expected: np.ndarray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import pickle
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 
 from kedge import api
 from kedge.benchmarks.base import Benchmark, Split
-from kedge.data import packed_file
+from kedge.data import packed_file, pixel_digests
 from kedge.data import table as table_module
 from kedge.data.inspect import inspect_table
 from kedge.data.open import open_images
@@ -36,7 +37,9 @@ SOME = torch.tensor([3, 4, 5, 17, 29, 30, 31, 32, 58])
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A packed file with a digest for every two images."""
+    monkeypatch.setattr(pixel_digests, "CHUNK_BYTES", 2 * 300)
     TABLE.save(tmp_path / "packed.images")
     return tmp_path / "packed.images"
 
@@ -129,11 +132,53 @@ def test_reading_continues_after_the_file_is_replaced_or_deleted(
 
 
 def test_truncated_file_is_reported(path: Path, table: ImageTable) -> None:
-    os.truncate(path, path.stat().st_size - 60 - 301)  # parts stand last
+    os.truncate(path, path.stat().st_size - 30 * 16 - 60 - 301)  # parts and digests stand last
     assert torch.equal(rows_of(table)[57], PIXELS[57])
     for index in (58, slice(None), torch.tensor([59, 0])):
         with pytest.raises(KedgeError, match=r"packed\.images: the file has become shorter"):
             rows_of(table)[index]
+
+
+def change(path: Path, image: int) -> None:
+    """Zero some bytes of an image, as a failing disk may."""
+    content = bytearray(path.read_bytes())
+    start = content.index(PIXELS[0].numpy().tobytes()) + 300 * image
+    content[start + 100 : start + 150] = bytes(50)
+    path.write_bytes(content)
+
+
+def test_damaged_pixels_are_found_when_they_are_read(path: Path, large: None) -> None:
+    change(path, 21)
+    images = rows_of(ImageTable.load(path))
+    assert torch.equal(images[:20], PIXELS[:20])
+    assert torch.equal(images[22:], PIXELS[22:])
+    for index in (20, 21, slice(None), torch.tensor([59, 21])):
+        with pytest.raises(KedgeError, match=r"packed\.images: damaged.*20 to 21"):
+            images[index]
+    with pytest.raises(KedgeError, match=r"packed\.images: damaged"):
+        images.subset(torch.tensor([5, 21]))[1]
+
+
+def test_damaged_pixels_of_a_small_file_are_found_at_once(path: Path) -> None:
+    change(path, 21)
+    with pytest.raises(KedgeError, match=r"packed\.images: damaged"):
+        ImageTable.load(path)
+
+
+def test_files_of_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no digests: small ones are compared with their fingerprint."""
+    path = tmp_path / "packed.images"
+    about = {"format": "kedge-images-1", "classes": TABLE.classes, "parts": TABLE.parts}
+    about |= {"fingerprint": TABLE.fingerprint}
+    tensors = {"images": PIXELS, "labels": LABELS, "part": PART}
+    save_file(tensors, path, {"kedge": json.dumps(about)})
+    assert torch.equal(torch.as_tensor(ImageTable.load(path).images[:]), PIXELS)
+    with monkeypatch.context() as patch:
+        patch.setattr(table_module, "EAGER_BYTES", 0)
+        assert torch.equal(rows_of(ImageTable.load(path))[:], PIXELS)
+    change(path, 21)
+    with pytest.raises(KedgeError, match=r"packed\.images: damaged"):
+        ImageTable.load(path)
 
 
 def test_short_reads_continue(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +231,7 @@ def test_threads_read_at_once(table: ImageTable) -> None:
 
 
 def test_an_open_file_is_not_copied(table: ImageTable) -> None:
-    with pytest.raises(KedgeError, match="load the packed images there"):
+    with pytest.raises(KedgeError, match="open the images there"):
         pickle.dumps(rows_of(table))
 
 
@@ -252,8 +297,11 @@ def test_saved_file_is_that_of_safetensors(
         "fingerprint": table.fingerprint,
         "parts": parts,
         "look": {"fit": "crop", "inverted": False},
+        "images_per_digest": (1 << 20) // 300,
     }
     tensors |= {} if part is None else {"part": part}
+    digest = hashlib.sha256(tensors["images"].numpy()).digest()[:16]
+    tensors["pixel_digests"] = torch.tensor([[*digest]], dtype=torch.uint8)
     text = {"kedge": json.dumps(about, ensure_ascii=False)}
     save_file(tensors, tmp_path / "theirs", text)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
@@ -310,7 +358,9 @@ def test_round_data_of_a_file_reach_their_images_only(table: ImageTable) -> None
             rows.subset(torch.tensor([index]))
     assert len(rows[-999:999]) == len(rows)
     public = {name for name in dir(rows) if not name.startswith("_")}
-    assert public == {"dtype", "ndim", "numel", "origin", "shape", "split", "subset"}
+    assert public == {
+        *("dtype", "is_verified", "ndim", "numel", "origin", "shape", "split", "subset")
+    }
     assert {type(each) for each in rows.origin} == {str, bytes}
 
 

@@ -19,7 +19,8 @@ from PIL import Image
 from safetensors import safe_open
 
 from kedge.data import pack
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.pack import PackJob, pack_images
 from kedge.data.parallel_decode import decode_to_table
 from kedge.data.readers import read_index
@@ -70,7 +71,7 @@ def assert_decoded(table: ImageTable, folder: Path, spec: ImageSpec = SPEC) -> N
     pixels, names = [], []
     for file in sorted(folder.rglob("*.*")):
         if file.read_bytes() != b"not an image":
-            pixels.append(decode(file, spec))
+            pixels.append(decode_each([file], spec)[0].pixels)
             names.append(file.parent.name)
     np.testing.assert_array_equal(table.images.numpy(), np.stack(pixels))
     assert [table.classes[i] for i in table.labels.tolist()] == names
@@ -127,7 +128,7 @@ def test_images_of_a_class_come_together_with_their_parts(
         if number == 40:
             target.write_bytes(b"")
         else:
-            expected.setdefault((name, part), []).append(decode(target, SPEC))
+            expected.setdefault((name, part), []).append(decode_each([target], SPEC)[0].pixels)
     index = read_index(tmp_path / "split")
     for table in (pack_images(index, SPEC, out), decode_to_table(index, SPEC)):
         for (name, part), pixels in expected.items():

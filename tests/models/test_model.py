@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from kedge import api
-from kedge.data.decode import ImageSpec, decode
+from kedge.data.decode import ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.open import open_images
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
@@ -285,7 +286,7 @@ def on_white(
 
 def decoded(folder: Path, spec: ImageSpec) -> Tensor:
     files = sorted(folder.rglob("*.png"))
-    return torch.stack([torch.tensor(decode(file, spec)) for file in files])
+    return torch.stack([torch.tensor(decode_each([file], spec)[0].pixels) for file in files])
 
 
 def test_images_are_preprocessed_as_in_training(

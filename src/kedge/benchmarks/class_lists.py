@@ -91,7 +91,8 @@ class ListedDataset:
     def _lists_of(self, table: ImageTable) -> ClassLists:
         """The official lists; if no name is known, those of the data's own split."""
         official = load_class_lists(self.name)
-        missing = [c for names in official.values() for c in names if c not in set(table.classes)]
+        present = set(table.classes)
+        missing = [c for names in official.values() for c in names if c not in present]
         if not missing:
             return official
         own = own_class_lists(table) if len(missing) == len(self.all_classes) else None

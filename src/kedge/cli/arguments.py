@@ -172,10 +172,13 @@ else:
     TrainArguments = _with_hints(TrainOptions)
 
 
-def load_pytorch(*models: Path, images: Sequence[str | Path] = (), line: bool = False) -> None:
+def load_pytorch(
+    *models: Path, images: Sequence[str | Path] = (), line: bool = False, decode: bool = False
+) -> None:
     """Import PyTorch, which takes seconds, if the files that a command reads exist.
 
-    Meanwhile a terminal shows what will be read; with `line`, a log has a line that says so.
+    Meanwhile a terminal shows what will be read; with `line`, a log has a line that says so; and
+    with `decode`, the process gets ready that will decode images.
     """
     from kedge.data.delivery import check_exists
 
@@ -184,6 +187,10 @@ def load_pytorch(*models: Path, images: Sequence[str | Path] = (), line: bool = 
             raise KedgeError(f"{model}: there is no kedge model here.")
     for source in images:
         check_exists(source)
+    if decode:
+        from kedge.data.decode_pool import start_worker
+
+        start_worker()
     if "torch" in sys.modules:
         return
     reading = " and ".join(map(str, (*models, *images)))

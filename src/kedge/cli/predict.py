@@ -96,7 +96,8 @@ class Predict:
                 "them out."
             )
         reject = None if self.reject is None else _parse_share(self.reject)
-        load_pytorch(self.model, images=[] if self.support is None else [self.support])
+        examples = [] if self.support is None else [self.support]
+        load_pytorch(self.model, images=examples, decode=True)
         model = load_model(self.model, self.backbone)
         with progress.display():
             files = _files(self.images)

@@ -94,7 +94,8 @@ def alike_names(counts: Mapping[str, int], known: Collection[str] = ()) -> list[
     pairs = []
     for key, names in by_key.items():
         others = known_by_key.get(key, [])
-        new = [name for name in names if name not in set(others)]
+        known_names = set(others)
+        new = [name for name in names if name not in known_names]
         target = others[0] if others else names[0]
         pairs += [(name, target) for name in new if name != target]
     return pairs

@@ -1,105 +1,84 @@
-"""A process that decodes images, since Pillow holds Python's lock while it decodes small ones.
+"""The program of a decode worker: it is sent encoded images and sends back pixels and numbers.
 
-The worker is a fresh interpreter without PyTorch. It receives images and returns pixels over pipes,
-its memory is limited, and if an image makes it crash, only that image is lost.
+A request is REQUEST, one LENGTH for each image, and their bytes. For each image a REPLY comes back,
+followed by its pixels (height × width × channels) or by the reason why there are none. The parent's
+side is decode_pool.py. An image that takes too long ends the worker, so its reply never comes.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import struct
+from io import BufferedReader, BufferedWriter
 
-import numpy as np
+from PIL import Image
 
-from kedge.data.decode import ImageSpec, RawImage, decode, ignore_size_warnings
+from kedge.data import limited_process
+from kedge.data.image_codec import Target, Unreadable, decode, open_image, readable_formats
 
-DAMAGED = "no image, or damaged"
-CRASHED = "it makes the decoder crash"
-MOST_MEMORY = 3 << 30  # bytes of address space of one worker
-READY = b"ready"
-START = "from kedge.data.decode_worker import serve; serve()"
-
-DecodeResults = list[np.ndarray | str]  # per image: its pixels, or why it could not be decoded
-
-
-def decode_each(images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
-    """Decode images one by one in this process."""
-    results: DecodeResults = []
-    for image in images:
-        try:
-            results.append(decode(image, spec))
-        except Exception as error:  # Pillow's decoders raise anything on damaged files
-            # Messages of our own are short; those of libraries do not help users.
-            own = isinstance(error, ValueError) and len(str(error)) < 60
-            results.append(str(error) if own else DAMAGED)
-    return results
+# Of the squares: side in px (0: only headers are wanted), channels, whether to stretch, Pillow's
+# number of the interpolation. Then bytes of memory beyond those of the images, and their number.
+REQUEST = struct.Struct("<HB?BQI")
+LENGTH = struct.Struct("<Q")
+# Whether there are pixels; width, height and mode as the file says (zeros if that is unknown);
+# whether the photograph was turned; how many bytes follow.
+REPLY = struct.Struct("<?II8s?I")
+SECONDS = 2.0  # of processor time for one image: flat ones of 50 million pixels take up to 1.3
+BYTES_PER_SECOND = 1 << 20  # more time for large files, which take 0.1 s or less per MB
+LONGEST_REASON = 200  # bytes
 
 
-class DecodeWorker:
-    """Handle of one worker process; not safe for use by two threads at a time."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._can_start: bool | None = None  # not known yet
-
-    def __call__(self, images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
-        try:
-            if self._can_start is not False:
-                return self._request(images, spec)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            self.close()
-        if not self._can_start:  # the images are not the reason, so this process can decode them
-            self._can_start = False
-            return decode_each(images, spec)
-        if len(images) == 1:
-            return [CRASHED]
-        return [result for image in images for result in self([image], spec)]
-
-    def _request(self, images: Sequence[RawImage], spec: ImageSpec) -> DecodeResults:
-        if self._process is None:
-            # -P: do not import modules from the current folder, which may be the data's.
-            command, pipe = [sys.executable, "-P", "-c", START], subprocess.PIPE
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
-            )
-            assert self._process.stdout is not None
-            if self._process.stdout.read(len(READY)) != READY:
-                raise EOFError
-            self._can_start = True
-        requests, results = self._process.stdin, self._process.stdout
-        assert requests is not None
-        assert results is not None
-        pickle.dump((list(images), spec), requests, pickle.HIGHEST_PROTOCOL)
-        requests.flush()
-        return pickle.load(results)  # safe: written by our own process
-
-    def close(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            # Closes the pipes and waits; unwritten requests raise BrokenPipeError.
-            with suppress(BrokenPipeError), process:
-                pass
+def seconds_for(n_bytes: int) -> float:
+    """The processor time that an image of so many bytes may take."""
+    return SECONDS + n_bytes / BYTES_PER_SECOND
 
 
 def serve() -> None:
-    """The worker's main loop; ends when its input is closed, also by the death of its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    with suppress(ImportError, ValueError, OSError):
-        import resource
+    """The worker's main loop."""
+    Image.MAX_IMAGE_PIXELS = None  # no warnings: size and memory are limited otherwise
+    readable_formats()  # loads Pillow's plugins
+    limited_process.write_no_files()
+    memory = limited_process.MemoryLimit()
 
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    requests, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # anything that a decoder prints must not mix with the results
-    with ignore_size_warnings(), suppress(EOFError, BrokenPipeError):
-        results.write(READY)
-        results.flush()
-        while True:
-            images, spec = pickle.load(requests)
-            pickle.dump(decode_each(images, spec), results, pickle.HIGHEST_PROTOCOL)
-            results.flush()
+    def answer(requests: BufferedReader, replies: BufferedWriter) -> None:
+        side, n_channels, stretch, resample, room, n = REQUEST.unpack(
+            limited_process.read_exactly(requests, REQUEST.size)
+        )
+        lengths = [
+            LENGTH.unpack(limited_process.read_exactly(requests, LENGTH.size))[0] for _ in range(n)
+        ]
+        memory.set(room + 2 * sum(lengths))
+        target = Target(side, n_channels, "stretch" if stretch else "crop", resample)
+        # All are read first: otherwise both sides could wait for each other to read.
+        contents = [limited_process.read_exactly(requests, length) for length in lengths]
+        for content in contents:
+            limited_process.limit_processor_time(seconds_for(len(content)))
+            reply = _reply(content, target if side else None)
+            limited_process.limit_processor_time(0)
+            replies.write(reply)
+            replies.flush()
+
+    limited_process.serve(answer)
+
+
+def _reply(content: bytes, target: Target | None) -> bytes:
+    """The reply to one image; `target` is None if only the header is wanted."""
+    width, height, mode, turned, reason = 0, 0, "", False, ""
+    try:
+        with open_image(content) as image:
+            (width, height), mode = image.size, image.mode
+            if target is not None:
+                square, turned = decode(image, target)
+                pixels = square.tobytes()
+                return _packed(True, width, height, mode, turned, pixels)
+    except Unreadable as error:
+        reason = str(error)
+    except Exception:  # Pillow's decoders raise anything on damaged files; MemoryError as well
+        pass
+    return _packed(False, width, height, mode, turned, reason.encode()[:LONGEST_REASON])
+
+
+def _packed(
+    decoded: bool, width: int, height: int, mode: str, turned: bool, follows: bytes
+) -> bytes:
+    numbers = (min(width, 0xFFFFFFFF), min(height, 0xFFFFFFFF), mode.encode()[:8])
+    return REPLY.pack(decoded, *numbers, turned, len(follows)) + follows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
@@ -11,13 +10,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 from kedge.data.decode import RawImage, looks_like_image
 from kedge.data.files.file_tree import FileTree
+from kedge.data.files.mapped_file import read_array, release_pages
 from kedge.data.files.parquet_file import holds_images, is_parquet
 from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError, require
@@ -114,7 +113,8 @@ class ImageIndex:
         classes, new_labels = np.unique(np.array(names, dtype=object), return_inverse=True)
         stamp = hashlib.sha256("\0".join((self.stamp, *names)).encode()).hexdigest()
         labels = new_labels.reshape(-1)[self.labels]
-        empty = tuple(name for name in self.empty_classes if name not in set(names))
+        with_images = set(names)
+        empty = tuple(name for name in self.empty_classes if name not in with_images)
         return replace(
             self, classes=tuple(classes), labels=labels, stamp=stamp, empty_classes=empty
         )
@@ -179,7 +179,7 @@ class ArrayImages(ImageSource):
     def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
         for i in numbers:
             k = bisect_right(self.starts, i) - 1
-            image = np.array(self.arrays[k][i - self.starts[k]])
+            image = read_array(self.arrays[k][i - self.starts[k]])
             yield image[..., ::-1] if self.bgr else image
         for array in self.arrays:
             release_pages(array)
@@ -220,17 +220,6 @@ class _SubsetImages(ImageSource):
         return self.images.fetch(self.numbers[np.asarray(numbers, dtype=np.int64)].tolist())
 
 
-def release_pages(array: np.ndarray) -> None:
-    """Let the system drop what was read of a memory-mapped array."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)
-
-
 def build_index(
     tree: FileTree,
     form: str,
@@ -252,8 +241,9 @@ def build_index(
     classes = tuple(sorted(set(names)))
     label = {name: i for i, name in enumerate(classes)}
     labels = np.fromiter((label[name] for name in names), np.int64, len(names))
-    usual_parts = [p for p in ("train", "val", "test", HELD_OUT) if p in set(parts)]
-    all_parts = (*usual_parts, *sorted({*parts} - {*usual_parts}))
+    present = set(parts)
+    usual_parts = [p for p in ("train", "val", "test", HELD_OUT) if p in present]
+    all_parts = (*usual_parts, *sorted(present - {*usual_parts}))
     part = np.array([all_parts.index(name) for name in parts], dtype=np.uint8)
     all_remarks = (*tree.remarks, *remarks, *unread_remarks(tree, form, [*files, *ignored]))
     stamp, look = tree_stamp(tree, files), (image_size, inverted)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kedge.data.copies import Signatures, copy_remarks
-from kedge.data.decode import ImageHeader, ImageSpec, RawImage, read_header
-from kedge.data.decode_worker import decode_each
+from kedge.data.decode import ImageHeader, ImageSpec
+from kedge.data.decode_pool import decode_each
 from kedge.data.index import ImageIndex, evenly_spaced
 from kedge.data.pack import PackJob
-from kedge.data.parallel_decode import batches, infer_spec, map_batches
+from kedge.data.parallel_decode import RawBatch, StopGuard, batches, infer_spec, map_batches
 from kedge.data.remarks import Remark, few_images, problems, worst_first
 from kedge.data.table import ImageTable
 from kedge.utils import progress
@@ -80,7 +77,8 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
     signatures = Signatures(len(numbers))
     with progress.task("examining images", len(numbers)) as tick:
         raw = batches(index.images, numbers)
-        for done in map_batches(lambda batch: _examine(batch.images, spec), raw):
+        guard = StopGuard(index.images, len(numbers))
+        for done in map_batches(lambda batch: _examine(batch, spec, guard), raw):
             signatures.put(len(headers), done.signatures)
             headers += done.headers
             reasons += done.reasons
@@ -139,18 +137,13 @@ def inspect_table(table: ImageTable, metadata: dict[str, Any], n_bytes: int) -> 
     )
 
 
-def _examine(images: Sequence[RawImage], spec: ImageSpec) -> _Examined:
-    examined = _Examined([], [], Signatures(len(images)))
-    for row, image in enumerate(images):
-        header = None
-        with suppress(Exception):  # Pillow's decoders raise anything on damaged files
-            image = image.read_bytes() if isinstance(image, Path) else image
-            header = read_header(image)
-        (result,) = decode_each([image], spec)
-        if not isinstance(result, str):
-            examined.signatures.set(np.array([row]), result[None])
-        examined.headers.append(header)
-        examined.reasons.append(result if isinstance(result, str) else "")
+def _examine(batch: RawBatch, spec: ImageSpec, guard: StopGuard) -> _Examined:
+    examined = _Examined([], [], Signatures(len(batch.images)))
+    for row, decoded in enumerate(decode_each(batch.images, spec, guard.of(batch))):
+        if decoded.pixels is not None:
+            examined.signatures.set(np.array([row]), decoded.pixels[None])
+        examined.headers.append(decoded.header)
+        examined.reasons.append(decoded.reason)
     return examined
 
 

@@ -22,6 +22,7 @@ from kedge.data.remarks import few_images, kind_of, refuse_problems, tell
 from kedge.data.table import ImageTable
 from kedge.errors import require
 from kedge.utils import progress
+from kedge.utils.regular_file import open_regular
 
 T = TypeVar("T", ImageIndex, ImageTable)
 IN_MEMORY_BYTES = 1 << 30  # of pixels; more are packed into a file and stay there
@@ -128,7 +129,7 @@ def _tell_classes_option(delivery: Delivery, source: object) -> None:
 def is_packed_file(path: Path) -> bool:
     """Whether a file begins like a safetensors file: the header's length, then JSON."""
     start = b""
-    with suppress(OSError), open(path, "rb") as file:
+    with suppress(OSError), open_regular(path) as file:
         start = file.read(9)
     return start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 27
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import time
@@ -25,11 +24,14 @@ import torch
 from kedge.data.copies import Signatures
 from kedge.data.decode import ImageSpec
 from kedge.data.index import ImageIndex
+from kedge.data.open_file import OpenFile
 from kedge.data.packed_file import (
+    DIGEST_IMAGES,
+    DIGESTS,
     PACKED_FORMAT,
     LazyImages,
-    OpenFile,
     blocks,
+    digests_layout,
     fingerprint_of,
     header_entries,
     runs,
@@ -41,6 +43,7 @@ from kedge.data.parallel_decode import (
     delivery_remarks,
     leave_out,
 )
+from kedge.data.pixel_digests import DigestWriter, images_per_digest
 from kedge.data.remarks import remarks_to_json
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
@@ -67,7 +70,7 @@ class PackJob:
 
     @property
     def bytes_per_image(self) -> int:
-        return math.prod(self.spec.shape)
+        return self.spec.n_bytes
 
     @property
     def n_bytes(self) -> int:
@@ -236,12 +239,13 @@ def _complete(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
         file.writelines(blocks(LazyImages(opened, job.pixels_offset(len(index)), spec.shape, rows)))
     file.truncate(base + n * size)
     file.flush()
-    signatures = Signatures(n)
+    signatures, digests = Signatures(n), DigestWriter(size)
 
     def pixels() -> Iterator[memoryview]:
         row = 0
         for block in blocks(LazyImages(opened, base, spec.shape, np.arange(n))):
             yield block
+            digests.update(block)
             images = np.frombuffer(block, np.uint8).reshape(-1, *spec.shape)
             signatures.set(np.arange(row, row + len(images)), images)
             row += len(images)
@@ -259,19 +263,24 @@ def _complete(job: PackJob, file: BinaryIO, journal: _Journal) -> None:
         "key": job.key,
         "form": index.form,
         "look": spec.to_dict(),
+        DIGEST_IMAGES: images_per_digest(size),
         **remarks_to_json(delivery_remarks(index, readable, remarks, signatures)),
         "unreadable": {index.images.name(i): journal.unreadable[i] for i in unreadable},
     }
     vectors = readable.labels.tobytes() + (readable.part.tobytes() if parts else b"")
+    file.seek(base + n * size)
+    file.write(digests.finish().data)
     file.seek(0)
     file.write(_header(job, metadata, n) + vectors)
 
 
 def _header(job: PackJob, metadata: dict[str, Any], n: int) -> bytes:
     """The safetensors header, padded with spaces. If it is too long, it loses its remarks."""
-    layout = {"labels": ("I64", (n,)), "part": ("U8", (n,)), "images": ("U8", (n, *job.spec.shape))}
+    layout: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("I64", (n,)), "part": ("U8", (n,))}
+    layout["images"] = ("U8", (n, *job.spec.shape))
     if not job.index.parts:
         del layout["part"]
+    layout[DIGESTS] = digests_layout(n, job.bytes_per_image)
     entries = header_entries(layout)
     for dropped in ((), ("unreadable",), ("unreadable", "remarks", "remark_kinds")):
         kept = {key: value for key, value in metadata.items() if key not in dropped}

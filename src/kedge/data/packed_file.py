@@ -10,14 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import stat
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +21,14 @@ from jaxtyping import Bool, Int64, UInt8
 from safetensors import safe_open
 from torch import Tensor
 
-from kedge.errors import KedgeError, require
+from kedge.data.open_file import OpenFile
+from kedge.data.pixel_digests import (
+    DIGEST_BYTES,
+    DigestWriter,
+    PixelVerifier,
+    images_per_digest,
+)
+from kedge.errors import require
 from kedge.utils.atomic_io import reading, to_json, write_atomically
 
 PACKED_FORMAT = "kedge-images-1"
@@ -33,45 +36,9 @@ BLOCK_BYTES = 1 << 23  # pixels that are read, moved or hashed at a time
 READAHEAD = 128  # runs of rows that are announced to the system before the first of them is read
 DTYPES = {"U8": torch.uint8, "I64": torch.int64}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-VECTORS = ("labels", "part")  # tensors beside the images
-
-
-class OpenFile:
-    """A file that stays open even if it is deleted. Threads and forked processes can share it."""
-
-    def __init__(self, path: Path) -> None:
-        # Without O_NONBLOCK opening a named pipe would wait for a writer.
-        self.path, self._fd = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # At exit the system closes it; a thread may still read.
-        weakref.finalize(self, os.close, self._fd).atexit = False
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise OSError("it is no file")
-
-    def __reduce__(self) -> NoReturn:
-        raise KedgeError(
-            f"{self.path}: an open file cannot be copied or sent to another process; load the "
-            "packed images there."
-        )
-
-    def fill(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer with bytes of the file from an offset."""
-        try:
-            while buffer:
-                n = os.preadv(self._fd, [buffer], offset)
-                require(n > 0, f"{self.path}: the file has become shorter; pack the images again.")
-                buffer, offset = buffer[n:], offset + n
-        except OSError as error:
-            raise KedgeError(f"{self.path}: could not be read ({error.strerror}).") from error
-
-    def read(self, n: int, offset: int) -> bytearray:
-        content = bytearray(n)
-        self.fill(memoryview(content), offset)
-        return content
-
-    def prefetch(self, n: int, offset: int) -> None:
-        """Tell the system that these bytes will be read soon."""
-        with suppress(AttributeError, OSError):  # missing on macOS and some file systems
-            os.posix_fadvise(self._fd, offset, n, os.POSIX_FADV_WILLNEED)
+DIGESTS = "pixel_digests"  # the tensor of digests; its name lets it follow the images
+VECTORS = ("labels", "part", DIGESTS)  # tensors beside the images
+DIGEST_IMAGES = "images_per_digest"  # the key in the metadata
 
 
 class LazyImages:
@@ -87,9 +54,11 @@ class LazyImages:
         image_shape: Sequence[int],
         numbers: Int64[np.ndarray, " n"],
         checksum: str = "",
+        verifier: PixelVerifier | None = None,
     ) -> None:
         """`offset` is where image 0 of the file begins; `numbers` are the images to show."""
         self._file, self._offset, self._numbers, self._checksum = file, offset, numbers, checksum
+        self._verifier = verifier
         self.shape = torch.Size((len(numbers), *image_shape))
 
     def __repr__(self) -> str:
@@ -120,7 +89,13 @@ class LazyImages:
     def subset(self, rows: Int64[Tensor, " rows"]) -> LazyImages:
         """Only these images; no pixel is read."""
         numbers = self._numbers[_numpy_index(rows)]
-        return LazyImages(self._file, self._offset, self.shape[1:], numbers, self._checksum)
+        rest = self._checksum, self._verifier
+        return LazyImages(self._file, self._offset, self.shape[1:], numbers, *rest)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether damage is found when images are read; earlier files have no digests."""
+        return self._verifier is not None
 
     @property
     def origin(self) -> tuple[str, bytes]:
@@ -129,6 +104,8 @@ class LazyImages:
 
     def _read(self, numbers: Int64[np.ndarray, " n"], buffer: memoryview) -> None:
         """Images with consecutive numbers are read in one call."""
+        if self._verifier is not None:
+            self._verifier.verify(numbers)
         size = math.prod(self.shape[1:])
         reads = [
             (buffer[first * size : last * size], self._offset + int(numbers[first]) * size)
@@ -177,8 +154,20 @@ def read_packed(path: Path) -> tuple[dict[str, Any], LazyImages, dict[str, Tenso
     require(ok and 0 not in images["shape"], f"{path}: holds no uint8 images of shape N×C×H×W.")
     n, *image_shape = images["shape"]
     offset, numbers = 8 + len(header) + images["data_offsets"][0], np.arange(n, dtype=np.int64)
-    checksum = str(metadata.get("fingerprint", ""))
-    return metadata, LazyImages(file, offset, image_shape, numbers, checksum), vectors
+    checksum, verifier = str(metadata.get("fingerprint", "")), None
+    if (digests := vectors.pop(DIGESTS, None)) is not None:
+        per_digest = metadata.get(DIGEST_IMAGES)
+        ok = type(per_digest) is int and digests.dtype == torch.uint8
+        require(ok, f"{path}: damaged; pack the images again.")
+        verifier = PixelVerifier(
+            path,
+            lambda n, start: file.read(n, offset + start),
+            n,
+            math.prod(image_shape),
+            per_digest,
+            digests.numpy(),
+        )
+    return metadata, LazyImages(file, offset, image_shape, numbers, checksum, verifier), vectors
 
 
 def write_packed(
@@ -187,8 +176,13 @@ def write_packed(
     """Write, block by block, the same bytes that the safetensors library would write."""
     values: dict[str, Tensor | LazyImages] = {**tensors, "images": images}
     order = sorted(values, key=lambda name: (-values[name].dtype.itemsize, name))
-    layout = {name: (DTYPE_NAMES[values[name].dtype], values[name].shape) for name in order}
-    text = to_json({"format": PACKED_FORMAT, **metadata})
+    layout: dict[str, tuple[str, Sequence[int]]] = {
+        name: (DTYPE_NAMES[values[name].dtype], values[name].shape) for name in order
+    }
+    image_bytes = math.prod(images.shape[1:])
+    layout[DIGESTS] = digests_layout(len(images), image_bytes)
+    per_digest = {DIGEST_IMAGES: images_per_digest(image_bytes)}
+    text = to_json({"format": PACKED_FORMAT, **metadata, **per_digest})
     content = {"__metadata__": {"kedge": text}, **header_entries(layout)}
     header = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     header = header.ljust(-(-len(header) // 8) * 8)
@@ -196,10 +190,20 @@ def write_packed(
     def write(part: Path) -> None:
         with open(part, "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
+            digests = DigestWriter(image_bytes)
             for name in order:
-                file.writelines(blocks(values[name]))
+                for block in blocks(values[name]):
+                    file.write(block)
+                    if name == "images":
+                        digests.update(block)
+            file.write(digests.finish().data)
 
     write_atomically(path, write)
+
+
+def digests_layout(n_images: int, image_bytes: int) -> tuple[str, tuple[int, int]]:
+    """Type and shape of the tensor of digests, which is the last of the file."""
+    return "U8", (-(-n_images // images_per_digest(image_bytes)), DIGEST_BYTES)
 
 
 def header_entries(layout: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str, Any]:

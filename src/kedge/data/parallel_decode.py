@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -18,8 +15,9 @@ import torch
 from jaxtyping import Int64, UInt8
 
 from kedge.data.copies import Signatures, copy_remarks
-from kedge.data.decode import ImageSpec, RawImage, ResizeMode, ignore_size_warnings, read_header
-from kedge.data.decode_worker import DecodeResults, DecodeWorker, decode_each
+from kedge.data.decode import ImageSpec, RawImage
+from kedge.data.decode_pool import decode_each, n_workers, read_headers
+from kedge.data.image_codec import ResizeMode
 from kedge.data.index import ImageIndex, ImageSource, evenly_spaced
 from kedge.data.remarks import Remark, worst_first
 from kedge.data.table import ImageTable
@@ -31,8 +29,8 @@ T = TypeVar("T")
 CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a packing
 LARGEST = 84  # px: the inferred size of photographs, as in the paper
 MIN_PHOTOGRAPH = 64  # px: colour images of at least this side are taken for photographs
+MOST_STOPS = 2  # images that may end their decoder, or 1% of them
 PROBED = 200  # images whose headers are read to infer size and channels
-WORTH_PROCESSES = 2000  # images; fewer are decoded by threads
 BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of undecoded images
 
 
@@ -76,11 +74,10 @@ def infer_spec(
     require(ok, f"--image-size is {image_size}: it must be from 16 to 4096 px.")
     image_size = image_size or index.image_size
     if image_size is None or n_channels is None:
-        headers = []
-        with ignore_size_warnings():
-            for image in index.images.fetch(evenly_spaced(len(index), PROBED)):
-                with suppress(Exception):  # Pillow's decoders raise anything on damaged files
-                    headers.append(read_header(image))
+        probes = batches(index.images, evenly_spaced(len(index), PROBED))
+        guard = StopGuard(index.images, PROBED)
+        read = map_batches(lambda batch: read_headers(batch.images, guard.of(batch)), probes)
+        headers = [header for headers in read for header in headers if header is not None]
         require(bool(headers), f"{index.path}: no image could be loaded.")
         side = int(np.median([min(header.width, header.height) for header in headers]))
         n_channels = n_channels or (1 if all(header.grey for header in headers) else 3)
@@ -94,28 +91,42 @@ def decode_images(
     images: ImageSource, spec: ImageSpec, numbers: Sequence[int]
 ) -> Iterator[DecodedBatch]:
     """The images with these numbers in order, in batches. Only a few are in memory at a time."""
-    # One thread at a time talks to a worker. A few images are not worth starting any.
-    workers = [DecodeWorker() for _ in range(n_workers() if len(numbers) >= WORTH_PROCESSES else 0)]
-    idle: SimpleQueue[Callable[..., DecodeResults]] = SimpleQueue()
-    for decoder in workers or itertools.repeat(decode_each, n_workers()):
-        idle.put(decoder)
+
+    guard = StopGuard(images, len(numbers))
 
     def decode_batch(batch: RawBatch) -> DecodedBatch:
-        decode = idle.get()
-        try:
-            results = dict(zip(batch.numbers, decode(batch.images, spec), strict=True))
-        finally:
-            idle.put(decode)
-        unreadable = {i: result for i, result in results.items() if isinstance(result, str)}
-        good = {i: result for i, result in results.items() if i not in unreadable}
+        results = decode_each(batch.images, spec, guard.of(batch))
+        decoded = dict(zip(batch.numbers, results, strict=True))
+        good = {i: each.pixels for i, each in decoded.items() if each.pixels is not None}
         pixels = np.array([*good.values()], np.uint8).reshape(-1, *spec.shape)
+        unreadable = {i: each.reason for i, each in decoded.items() if each.pixels is None}
         return DecodedBatch(batch.numbers[-1], np.array([*good], np.int64), pixels, unreadable)
 
-    try:
-        yield from map_batches(decode_batch, batches(images, numbers))
-    finally:
-        for worker in workers:
-            worker.close()
+    return map_batches(decode_batch, batches(images, numbers))
+
+
+class StopGuard:
+    """Refuses images of which more than a few end their decoder: each costs seconds, and together
+    they look like an attack or a broken decoder."""
+
+    def __init__(self, images: ImageSource, n: int) -> None:
+        self._images, self._left = images, max(MOST_STOPS, n // 100)
+        self._lock = Lock()
+
+    def of(self, batch: RawBatch) -> Callable[[int], None]:
+        """What to call with the position of such an image in the batch."""
+
+        def on_stop(position: int) -> None:
+            with self._lock:
+                self._left -= 1
+                name = self._images.name(batch.numbers[position])
+                require(
+                    self._left >= 0,
+                    f"{name}: too many images, of which this is one, make the decoder crash or "
+                    "take too long; get them from a source you trust, or leave these out.",
+                )
+
+        return on_stop
 
 
 def batches(images: ImageSource, numbers: Sequence[int]) -> Iterator[RawBatch]:
@@ -133,7 +144,7 @@ def batches(images: ImageSource, numbers: Sequence[int]) -> Iterator[RawBatch]:
 def map_batches(work: Callable[[RawBatch], T], batches: Iterator[RawBatch]) -> Iterator[T]:
     """Results of the work on each batch, in order. Few batches and bytes wait at a time."""
     waiting: deque[tuple[Future[T], int]] = deque()
-    with ignore_size_warnings(), ThreadPoolExecutor(n_workers()) as pool:
+    with ThreadPoolExecutor(n_workers()) as pool:
         try:
             for batch in batches:
                 waiting.append((pool.submit(work, batch), batch.n_bytes))
@@ -144,13 +155,6 @@ def map_batches(work: Callable[[RawBatch], T], batches: Iterator[RawBatch]) -> I
         finally:
             for future, _ in waiting:
                 future.cancel()
-
-
-def n_workers() -> int:
-    """At most eight: each takes memory, and together they are faster than most disks."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 2
-    return max(2, min(n_cores, 8))
 
 
 def class_sorted_rows(index: ImageIndex) -> Int64[np.ndarray, " n"]:
@@ -195,7 +199,8 @@ def delivery_remarks(
 
 def lost_classes(index: ImageIndex, readable: ImageIndex) -> list[str]:
     """The classes of which no image could be decoded."""
-    return [name for name in index.classes if name not in set(readable.classes)]
+    present = set(readable.classes)
+    return [name for name in index.classes if name not in present]
 
 
 def leave_out(

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from kedge.data.decode import ImageSpec, Interpolation, ResizeMode
+from kedge.data.decode import ImageSpec, Interpolation
+from kedge.data.image_codec import ResizeMode
 from kedge.data.packed_file import LazyImages, blocks, fingerprint_of, read_packed, write_packed
 from kedge.data.remarks import remarks_from_json, remarks_to_json
 from kedge.errors import KedgeError, require
@@ -193,7 +194,7 @@ class ImageTable:
         try:
             treatment = dict(saved.get("look", {}))
             interpolation: Any = treatment.get("interpolation")
-            return cls(
+            table = cls(
                 images[:] if images.numel() <= EAGER_BYTES else images,
                 vectors["labels"],
                 _parse_names(saved["classes"]),
@@ -208,6 +209,10 @@ class ImageTable:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise KedgeError(f"{path}: this packed image file lacks {error}.") from None
+        if not images.is_verified and isinstance(table.images, Tensor):
+            unchanged = table.pixel_fingerprint() == table.checksum
+            require(unchanged, f"{path}: damaged, the checksum does not match; pack it again.")
+        return table
 
     @cached_property
     def fingerprint(self) -> str:

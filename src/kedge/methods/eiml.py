@@ -116,7 +116,8 @@ class ExemplarIncrementalMetaLearning(Alignment):
         if "images" in before:
             images, counts, old_names = _exemplars(before)
             require(images.shape[1:] == new.shape[1:], DAMAGED_MEMORY)
-            kept = [i for i, name in enumerate(old_names) if name not in set(pool.classes)]
+            replaced = set(pool.classes)
+            kept = [i for i, name in enumerate(old_names) if name not in replaced]
             old_parts = images.split(counts.tolist())
             names = [*(old_names[i] for i in kept), *names]
             parts = [*(old_parts[i] for i in kept), *parts]

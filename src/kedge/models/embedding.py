@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from kedge.config import ADDED, BackboneConfig, HeadConfig
 from kedge.data.augment import ImagesOrMaps, to_float
-from kedge.data.decode import Interpolation, ResizeMode
+from kedge.data.decode import Interpolation
+from kedge.data.image_codec import ResizeMode
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError, require
 from kedge.models.backbones import build_backbone

@@ -122,7 +122,8 @@ class Model:
         with torch.no_grad():
             anchors = self.head.anchors(features, class_embeddings)
             calibration = calibration_after(self.calibration, self.head, pool.classes, features)
-        kept = [i for i, name in enumerate(self.classes) if name not in set(pool.classes)]
+        replaced = set(pool.classes)
+        kept = [i for i, name in enumerate(self.classes) if name not in replaced]
         return replace(
             self,
             classes=(*(self.classes[i] for i in kept), *pool.classes),

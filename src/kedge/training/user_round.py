@@ -85,7 +85,8 @@ def train_user_round(
     delivered = set(table.classes)
     classes = (*(name for name in model.classes if name not in delivered), *table.classes)
     *earlier, entry = model.lineage
-    untrained = tuple(name for name in table.classes if name not in set(entry.classes))
+    trained = set(entry.classes)
+    untrained = tuple(name for name in table.classes if name not in trained)
     lineage = (*earlier, replace(entry, untrained=untrained))
     model = replace(model, classes=classes, anchors=model.anchors_of(classes), lineage=lineage)
     features = DeliveredFeatures.of(start, model, table)
@@ -172,6 +173,7 @@ def _add_missing_anchors(model: Model, split: TrainValSplit, table: ImageTable) 
     pool = Pool.concat("delivered", [Pool.all("missing", table, missing), contrast])
     with torch.no_grad():
         added = model.head.anchors(model.class_features(pool))[: len(missing)]
-    kept = [name for name in model.classes if name not in set(missing)]
+    without_anchor = set(missing)
+    kept = [name for name in model.classes if name not in without_anchor]
     anchors = torch.cat([model.anchors_of(kept), added])
     return replace(model, classes=(*kept, *missing), anchors=anchors)

@@ -197,7 +197,8 @@ def _on_gpu() -> bool:
 def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
     """A reason for classes that are delivered again. Raises if they have only numbers. Prints a
     remark on images that look like nothing the model has seen."""
-    new, n_classes = [n for n in table.classes if n not in set(model.classes)], len(table.classes)
+    old = set(model.classes)
+    new, n_classes = [n for n in table.classes if n not in old], len(table.classes)
     require(
         bool(new) or not all(map(NUMBERED_CLASS.fullmatch, table.classes)),
         f"{table.source}: the classes have only numbers, and all of them are numbers of classes "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kedge.data.files.archives import Tar, Zip
 from kedge.data.files.file_tree import FileTree, FolderTree
+from kedge.data.files.tar_archive import Tar
+from kedge.data.files.zip_archive import Zip
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
 ARCHIVE_SUFFIXES = (".zip", *TAR_SUFFIXES)

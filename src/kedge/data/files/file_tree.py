@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
+from kedge.data.damage import unreadable
 from kedge.data.decode import (
-    NEEDS_HEIF,
     RawImage,
     is_heif_name,
     looks_like_unsupported_image,
 )
+from kedge.data.image_codec import NEEDS_HEIF
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
 from kedge.utils.text import display_name, skipped_remark
 
 # Folders that operating systems create.
@@ -83,6 +83,7 @@ class FolderTree(FileTree):
         """Follows links to folders, of which splits are often made, but not in circles."""
         names, broken, empty, circular = (list[str]() for _ in range(4))
         visits: Counter[tuple[int, int]] = Counter()
+        scans: dict[tuple[int, int], list[tuple[str, str]]] = {}
         # Breadth first: if there are too many ways to one folder, the short ones are kept.
         queue: deque[tuple[str, tuple[tuple[int, int], ...]]] = deque([("", ())])
         while queue:
@@ -90,32 +91,24 @@ class FolderTree(FileTree):
             path = os.path.join(self._root, folder)
             try:
                 info = os.stat(path)
-                with os.scandir(path) as scan:
-                    inode, entries = (info.st_dev, info.st_ino), list(scan)
-            except OSError as error:
-                raise _unreadable(display_name(path), error) from None
-            visits[inode] += 1
-            if inode in parents or visits[inode] > MAX_VISITS:
-                circular.append(folder.rstrip("/"))
-                continue
-            subfolders, has_files = [], False
-            for entry in entries:
-                if is_hidden(entry.name):
+                inode = (info.st_dev, info.st_ino)
+                visits[inode] += 1
+                if inode in parents or visits[inode] > MAX_VISITS:
+                    circular.append(folder.rstrip("/"))
                     continue
-                name = f"{folder}{entry.name}"
-                try:
-                    name.encode()
-                    if entry.is_dir():
-                        subfolders.append(f"{name}/")
-                    elif entry.is_file():
-                        names.append(name)
-                        has_files = True
-                    elif entry.is_symlink():
-                        broken.append(name)
-                except UnicodeEncodeError:
-                    path = os.path.join(self._root, name)
-                    raise KedgeError(f"{path!a}: this name is not UTF-8; rename it.") from None
-                except OSError:  # a link to itself, or no permission
+                if (entries := scans.get(inode)) is None:
+                    entries = scans[inode] = _scan(path)
+            except OSError as error:
+                raise unreadable(display_name(path), error) from None
+            subfolders, has_files = [], False
+            for entry_name, kind in entries:
+                name = f"{folder}{entry_name}"
+                if kind == "folder":
+                    subfolders.append(f"{name}/")
+                elif kind == "file":
+                    names.append(name)
+                    has_files = True
+                else:
                     broken.append(name)
             queue.extend((name, (*parents, inode)) for name in sorted(subfolders))
             if folder and not subfolders and not has_files:
@@ -134,10 +127,10 @@ class FolderTree(FileTree):
     def read_bytes(self, name: str) -> bytes:
         path = self.path / name
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise unreadable(path, error) from None
         if len(content) > LARGEST_FILE:
             raise KedgeError(f"{path}: too large, at most {LARGEST_FILE >> 20} MiB can be read.")
         return content
@@ -149,44 +142,31 @@ class FolderTree(FileTree):
         try:
             return stamp_of(os.stat(os.path.join(self._root, name)))
         except OSError as error:
-            raise _unreadable(self.path / name, error) from None
+            raise unreadable(self.path / name, error) from None
 
 
-def _unreadable(path: str | Path, error: OSError) -> KedgeError:
-    return KedgeError(f"{path}: cannot be read ({error.strerror}).")
+def _scan(path: str) -> list[tuple[str, str]]:
+    """The names in a folder without hidden ones, each with "folder", "file" or "broken"."""
+    found = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            try:
+                entry.name.encode()
+                if entry.is_dir():
+                    found.append((entry.name, "folder"))
+                elif entry.is_file():
+                    found.append((entry.name, "file"))
+                elif entry.is_symlink():
+                    found.append((entry.name, "broken"))
+            except UnicodeEncodeError:
+                raise KedgeError(f"{entry.path!a}: this name is not UTF-8; rename it.") from None
+            except OSError:  # a link to itself, or no permission
+                found.append((entry.name, "broken"))
+    return found
 
 
 def stamp_of(info: os.stat_result) -> str:
     """A stamp that changes even if a file is replaced by one of equal size and time."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino}"
-
-
-def reject_failed_download(path: Path) -> None:
-    """Raise a `KedgeError` for an empty file, a Git LFS pointer or a web page."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(512)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if not start:
-        raise KedgeError(f"{path}: this file is empty; download it again.")
-    if start.startswith(b"version https://git-lfs"):
-        raise KedgeError(f"{path}: a Git LFS pointer, not the data; run 'git lfs pull'.")
-    if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|error)", start, re.IGNORECASE):
-        raise KedgeError(f"{path}: a web page, not the data; download it again.")
-
-
-@contextmanager
-def damage_as_error(where: object) -> Iterator[None]:
-    """Turn whatever a library raises on a damaged file into a `KedgeError`."""
-    try:
-        yield
-    except KedgeError:
-        raise
-    except Exception as error:
-        raise damaged(where, " ".join(str(error).split()) or type(error).__name__) from None
-
-
-def damaged(where: object, reason: str) -> KedgeError:
-    what = f"truncated, damaged or of another type ({reason[:120].rstrip('.')})"
-    return KedgeError(f"{where}: {what}; download it again.")

@@ -27,6 +27,7 @@ from kedge.data.files.csv_layout import (
 )
 from kedge.data.files.file_tree import FileTree, FolderTree, is_hidden
 from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
 from kedge.utils.text import display_name
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
@@ -36,6 +37,8 @@ HEAD_BYTES = 1 << 16  # read to tell a list of images from other tables
 # Ravi's lists name the n-th image of a class; ImageNet's names hold a number of any length.
 RAVI_NAME = re.compile(r"(n\d{8})\d{3}(\d{5})\.jpe?g", re.IGNORECASE)
 IMAGENET_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
+# For each image of a list so many places are tried. Usual data sets have one to five.
+MOST_FOLDERS, MOST_PARENTS = 64, 16
 # Parents of class folders that are tried for a list given alone, whose folder is not listed.
 CLASS_FOLDER_PARENTS = ("", "train/", "images/", "ILSVRC/Data/CLS-LOC/train/")
 
@@ -75,7 +78,7 @@ def peek_rows(tree: FileTree, name: str) -> list[ListRow]:
     rows: list[ListRow] = []
     try:
         if isinstance(tree, FolderTree):
-            with open(tree.local_path(name), "rb") as file:
+            with open_regular(tree.local_path(name)) as file:
                 head = file.read(HEAD_BYTES + 1)
         else:
             head = tree.read_bytes(name)[: HEAD_BYTES + 1]
@@ -155,11 +158,11 @@ class ImageLocator:
             for subfolder in dict.fromkeys(subfolders):
                 if self._exists(parent + subfolder + name):
                     return parent + subfolder + name
-        for folder in self._folders_named(of_class[:-1]):
+        for folder in self._folders_named(of_class[:-1])[:MOST_FOLDERS]:
             if self._exists(folder + name):
                 return folder + name
         if ranked := RAVI_NAME.fullmatch(name.rpartition("/")[2]):
-            for folder in self._folders_named(ranked[1]):
+            for folder in self._folders_named(ranked[1])[:MOST_FOLDERS]:
                 files, rank = self._by_number(folder), int(ranked[2])
                 if 0 < rank <= len(files):
                     self.by_rank = True
@@ -200,8 +203,7 @@ class ImageLocator:
 
 def _parents(name: str) -> Iterator[str]:
     """The folder of a file and those above it, each with a final '/', up to the root ''."""
-    folder = name.rpartition("/")[0]
-    while folder:
-        yield f"{folder}/"
-        folder = folder.rpartition("/")[0]
+    folders = name.split("/")[:-1]
+    for n in range(len(folders), max(0, len(folders) - MOST_PARENTS), -1):
+        yield "/".join(folders[:n]) + "/"
     yield ""

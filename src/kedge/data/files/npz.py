@@ -1,7 +1,8 @@
 """Images in an .npz, which may be larger than the memory.
 
-NumPy would load all of them. Here an uncompressed array is mapped, and a compressed one is read
-from front to back, one image at a time.
+NumPy would load all of them. Here an image of an uncompressed array is read where it lies in the
+file, and a compressed array is read from front to back, one image at a time. This happens in this
+process: zipfile bounds what comes out of the only two methods that are accepted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,13 +17,17 @@ from typing import IO
 
 import numpy as np
 
-from kedge.data.decode import MOST_PIXELS, RawImage
-from kedge.data.files.file_tree import damage_as_error, reject_failed_download
-from kedge.data.index import ArrayImages, ImageSource
-from kedge.errors import KedgeError
+from kedge.data.damage import damage_as_error, reject_failed_download, unreadable
+from kedge.data.decode import RawImage
+from kedge.data.files.zip_archive import LOCAL_HEADER, BoundedFile
+from kedge.data.image_codec import MOST_PIXELS
+from kedge.data.index import ImageSource
+from kedge.data.open_file import OpenFile
+from kedge.data.packed_file import runs
+from kedge.errors import KedgeError, require
 
-LOCAL_HEADER = struct.Struct("<4s22x2H")  # signature, and lengths of two texts
 LONGEST_NPY_HEADER = 1 << 16
+RUN_BYTES = 4 << 20  # of images that are read at once
 # The header that NumPy writes is a Python literal; it is matched here, not evaluated.
 ARRAY_HEADER = re.compile(
     rb"\s*\{\s*'descr':\s*'([^']*)',\s*'fortran_order':\s*(True|False),"
@@ -35,31 +39,30 @@ def npz_images(path: Path, key: str) -> ImageSource:
     """The images of one array in the file, which holds BGR, as RGB."""
     reject_failed_download(path)
     with damage_as_error(path):
-        with zipfile.ZipFile(path) as archive:
+        with BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
             members = {member.filename: member for member in archive.infolist()}
             member = members.get(f"{key}.npy", members.get(key))
             if member is None:
                 has = ", ".join(map(ascii, sorted(members)[:6])) or "nothing"
                 raise KedgeError(f"{path}: expected an array '{key}' in it but found {has:.200}.")
-            with archive.open(member) as file:
-                shape, fortran, start = _header(file, path, key)
+            what = f"{path}: '{key}' is compressed in a way that cannot be read"
+            readable = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            require(member.compress_type in readable, f"{what}; save it with numpy.savez.")
+            with archive.open(member) as content:
+                shape, fortran, start = _header(content, path, key)
             if start + math.prod(shape) != member.file_size:
                 raise ValueError(f"'{key}' has a wrong number of bytes")
-            deflated = member.compress_type == zipfile.ZIP_DEFLATED
-            # Images are interleaved in Fortran order.
-            if (deflated and fortran) or not (deflated or member.compress_type == 0):
-                what = f"'{key}' is compressed in a way that cannot be read"
-                raise KedgeError(f"{path}: {what}; save it with numpy.savez.")
-            if deflated:
+            if member.compress_type == zipfile.ZIP_DEFLATED:
+                # Images are interleaved in Fortran order.
+                require(not fortran, f"{what}; save it with numpy.savez.")
                 return DeflatedImages(path, member.filename, start, shape)
-        with open(path, "rb") as raw:
-            raw.seek(member.header_offset)
-            signature, n, m = LOCAL_HEADER.unpack(raw.read(LOCAL_HEADER.size))
+        opened = OpenFile(path)
+        header = opened.read(LOCAL_HEADER.size, member.header_offset)
+        signature, n, m = LOCAL_HEADER.unpack(header)
         if signature != b"PK\x03\x04":
             raise zipfile.BadZipFile("a member is misplaced")
         offset = member.header_offset + LOCAL_HEADER.size + n + m + start
-        mapped = np.memmap(path, np.uint8, "r", offset, shape, "F" if fortran else "C")
-    return ArrayImages([mapped], [str(path)], bgr=True)
+        return StoredImages(opened, offset, shape, fortran)
 
 
 def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], bool, int]:
@@ -80,6 +83,41 @@ def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], boo
         expected = f"expected '{key}' to be uint8 (u1) of shape images×height×width×3"
         raise KedgeError(f"{path}: {expected} but found {found:.150}.")
     return shape, match[2] == b"True", 8 + size + length
+
+
+class StoredImages(ImageSource):
+    """Images of an array that is not compressed."""
+
+    def __init__(self, file: OpenFile, offset: int, shape: tuple[int, ...], fortran: bool) -> None:
+        self.file, self.offset, self.shape, self.fortran = file, offset, shape, fortran
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def name(self, i: int) -> str:
+        return f"{self.file.path}, image {i}"
+
+    def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
+        size = math.prod(self.shape[1:])
+        read = self._read_interleaved if self.fortran else self._read
+        most = max(1, RUN_BYTES // size)
+        for first, last in runs(np.asarray(numbers, dtype=np.int64)):
+            for start in range(first, last, most):
+                images = read(numbers[start], min(most, last - start))
+                yield from images[..., ::-1]
+
+    def _read(self, first: int, n: int) -> np.ndarray:
+        size = math.prod(self.shape[1:])
+        content = self.file.read(n * size, self.offset + first * size)
+        return np.frombuffer(content, np.uint8).reshape(n, *self.shape[1:])
+
+    def _read_interleaved(self, first: int, n: int) -> np.ndarray:
+        """Images in Fortran order: the same value of all images, then the next value of all."""
+        n_images, height, width, n_channels = self.shape
+        values = np.empty((math.prod(self.shape[1:]), n), np.uint8)
+        for k, value in enumerate(values):
+            self.file.fill(value.data, self.offset + k * n_images + first)
+        return values.reshape(n_channels, width, height, n).transpose(3, 2, 1, 0)
 
 
 class DeflatedImages(ImageSource):
@@ -113,7 +151,9 @@ class DeflatedImages(ImageSource):
                         if len(raw) < size:
                             raise EOFError
                         at += 1
-                except Exception:  # whatever zipfile raises on damaged files
+                except Exception as error:  # whatever zipfile raises on damaged files
+                    if isinstance(error, OSError) and error.errno is not None:
+                        raise unreadable(self.path, error) from None
                     self._n_readable = at
                 if i >= self._n_readable:
                     yield b""

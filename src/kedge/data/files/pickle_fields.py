@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from kedge.data.decode import MOST_PIXELS
 from kedge.data.files.file_tree import FileTree
 from kedge.data.files.unpickle import as_text, load_pickle
+from kedge.data.image_codec import MOST_PIXELS
 from kedge.errors import KedgeError
 from kedge.utils.text import pluralize, skipped_remark
 

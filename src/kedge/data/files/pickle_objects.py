@@ -23,7 +23,8 @@ SPILL_CHUNK = 4 << 20  # bytes of text that are converted at once
 MAX_PICKLE_DEPTH = 100  # of nested containers; data sets have fewer than ten levels
 MAX_KEY_LENGTH = 1024
 # Numbers, unlike text, can be chosen so that their hashes collide, which takes quadratic time.
-MAX_NUMBER_KEYS = 1 << 16
+# Few numbers of 64 bits share a hash; any number of tuples may.
+MAX_NUMBER_KEYS, MAX_TUPLE_KEYS = 1 << 16, 1 << 10
 TOO_DEEP = f"containers nested more than {MAX_PICKLE_DEPTH} deep"
 
 _DTYPES = re.compile(r"b1|[iu][1248]|f[248]|[SU][1-9][0-9]{0,3}|O[48]?")
@@ -60,7 +61,7 @@ class ObjectBuilder:
 
     def __init__(self, path: str | Path, n_bytes: int) -> None:
         self.path = path
-        self._n_number_keys = 0
+        self._n_number_keys = self._n_tuple_keys = 0
         # A file that has the same bytes copied again and again would fill the memory.
         self._copy_budget = 4 * n_bytes + 100_000
 
@@ -95,7 +96,9 @@ class ObjectBuilder:
         if type(value) not in (str, bytes):
             self._n_number_keys += 1
         items = value if type(value) is tuple else (value,)
-        too_many = self._n_number_keys > MAX_NUMBER_KEYS or len(items) > 16
+        self._n_tuple_keys += items is value
+        too_many = self._n_number_keys > MAX_NUMBER_KEYS or self._n_tuple_keys > MAX_TUPLE_KEYS
+        too_many = too_many or len(items) > 16
         if too_many or not all(map(_is_key, items)):
             raise self.refused("keys of a dict or set other than short text and some numbers")
         return value

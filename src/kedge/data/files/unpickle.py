@@ -2,7 +2,8 @@
 
 A pickle is a program: Python's own reader imports and calls whatever the file names, and copies
 every byte string. This one knows the opcodes that data needs and builds only what `pickle_objects`
-lists. Long byte strings are views of the mapped file, so an array takes no memory until it is used.
+lists, within limits, so it needs no process of its own. Long byte strings are views of the mapped
+file, so an array takes no memory until it is used.
 
 The result consists of None, bool, int, float, str, bytes (long ones and bytearrays as read-only
 `memoryview`), list, tuple, dict, set, frozenset, read-only arrays, NumPy scalars and dtypes; an
@@ -20,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kedge.data.files.file_tree import reject_failed_download
+from kedge.data.damage import damage_as_error, reject_failed_download
+from kedge.data.files.mapped_file import MappedFile
 from kedge.data.files.pickle_objects import (
     GLOBALS,
     MAX_PICKLE_DEPTH,
@@ -39,14 +41,15 @@ LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on
 # 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million at most.
 MAX_OPCODES = 15_000_000
 
+_MISSING = object()  # in the memo
 _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
 
 
 def load_pickle(path: Path) -> Any:
     """The plain objects and arrays that a pickle file holds."""
     reject_failed_download(path)
-    with open(path, "rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with damage_as_error(path):
+        data = MappedFile.open(path)
     machine = _Machine(path, data)
     try:
         return machine.run()
@@ -67,7 +70,8 @@ class _Machine:
         self.pos, self.size = 0, len(data)
         self.stack: list[Any] = []
         self.outer_stacks: list[list[Any]] = []  # those below the marks
-        self.memo: dict[int, Any] = {}
+        # No dict: its time is quadratic if hashes collide, which numbers can be chosen to do.
+        self.memo: list[Any] = []
         self.objects = ObjectBuilder(path, self.size)
 
     def run(self) -> Any:
@@ -168,12 +172,18 @@ class _Machine:
         self.stack[-1] = pending.value
 
     def get(self, index: int) -> None:
+        check(index >= 0)
         value = self.memo[index]
+        check(value is not _MISSING)
         if type(value) is Pending and value.value is not None:
             value = value.value
         self.stack.append(value)
 
     def put(self, index: int) -> None:
+        """Numbers may have gaps, where tools have removed what is not used."""
+        check(0 <= index < min(self.size, MAX_OPCODES))
+        if index >= len(self.memo):
+            self.memo += [_MISSING] * (index + 1 - len(self.memo))
         self.memo[index] = self.stack[-1]
 
     def empty_set(self) -> set[Any]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from kedge.data.decode import RawImage, bit_depth, on_white, to_8_bits
+from kedge.data.decode import RawImage
+from kedge.data.image_codec import bit_depth, on_white, to_8_bits
 from kedge.data.index import ImageSource, unique_names
 from kedge.errors import KedgeError
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from kedge.data.damage import reject_failed_download
 from kedge.data.decode import (
-    NEEDS_HEIF,
     is_heif_name,
     looks_like_image,
     looks_like_unsupported_image,
 )
 from kedge.data.delivery import ClassFolders
 from kedge.data.files import ARCHIVE_SUFFIXES, open_tree
-from kedge.data.files.file_tree import reject_failed_download
+from kedge.data.image_codec import NEEDS_HEIF
 from kedge.data.index import ImageIndex
 from kedge.data.readers.base import Reader
 from kedge.data.readers.folder import FolderReader
@@ -54,10 +54,10 @@ def read_index(source: str | Path, classes: ClassFolders | None = None) -> Image
     `classes` says which of nested folders are the classes; other formats know their classes.
     """
     path = Path(source)
-    if path.is_file():
-        reject_failed_download(path)
-    elif not path.is_dir():
+    if not path.exists():
         raise KedgeError(f"{path}: no such file or folder.")
+    if not path.is_dir():
+        reject_failed_download(path)
     tree = open_tree(path)
     for reader in READERS:
         if reader.recognises(tree):

@@ -66,7 +66,20 @@ def _splits(tree: FileTree) -> dict[tuple[str, str], dict[str, str]]:
     for name in tree.names:
         if name.endswith(".txt") and (match := SPLIT_LIST.fullmatch(name)):
             splits.setdefault((match[1], match[2]), {})[name] = PART_NAMES[match[3]]
-    return {key: splits[key] for key in splits if any(_images_in_class_folders(tree, key[0]))}
+    with_images = _roots_with_images(tree, {root for root, _ in splits})
+    return {key: splits[key] for key in splits if key[0] in with_images}
+
+
+def _roots_with_images(tree: FileTree, roots: set[str]) -> set[str]:
+    """Those folders in whose `data/` there are images in class folders."""
+    found = set()
+    for name in filter(looks_like_image, tree.names if roots else ()):
+        at = name.find("data/")
+        while at >= 0:
+            if name[:at] in roots and "/" in name[at + 5 :]:
+                found.add(name[:at])
+            at = name.find("data/", at + 5)
+    return found
 
 
 def _images_in_class_folders(tree: FileTree, root: str) -> Iterator[tuple[str, str]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
+from kedge.data.damage import reject_failed_download
 from kedge.data.decode import looks_like_image
 from kedge.data.files import open_tree
-from kedge.data.files.file_tree import FileTree, reject_failed_download
+from kedge.data.files.file_tree import FileTree
 from kedge.data.index import ConcatImages, FileImages, ImageIndex, build_index
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from kedge.data.index import (
     unique_names,
     unread_remarks,
 )
+from kedge.data.parquet_worker import MAX_ROWS
 from kedge.data.readers.base import Reader
 from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError
@@ -58,7 +59,7 @@ class ParquetReader(Reader):
         remarks += _missing_shards(tree, files)
         shards = [parquet_file.open_shard(tree.local_path(name), _part(name)) for name in files]
         _check_agreement(shards)
-        n_rows, most = sum(shard.n_rows for shard in shards), parquet_file.MAX_ROWS
+        n_rows, most = sum(shard.n_rows for shard in shards), MAX_ROWS
         if n_rows > most:
             raise KedgeError(f"{tree.path}: {n_rows} images are too many, at most {most}.")
         if any(len(set(shard.names)) < len(shard.names) for shard in shards):
@@ -96,34 +97,28 @@ class ParquetReader(Reader):
 
 
 class ParquetImages(ImageSource):
-    """The images of several files. Each call of `fetch` goes on where the last one ended."""
+    """The images of several files."""
 
     def __init__(self, shards: Sequence[parquet_file.Shard]) -> None:
         self.shards = shards
         self.ends = list(accumulate(len(shard.rows) for shard in shards))
-        self._cursor: parquet_file.ImageCursor | None = None
+        self._images = [parquet_file.ShardImages(shard) for shard in shards]
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
 
     def name(self, i: int) -> str:
-        shard, row = self._locate(i)
-        return f"{shard.path}, row {row}"
+        k, row = self._locate(i)
+        return f"{self.shards[k].path}, row {row}"
 
     def fetch(self, numbers: Sequence[int]) -> Iterator[RawImage]:
-        cursor, self._cursor = self._cursor, None  # calls at the same time must not share one
-        try:
-            for i in numbers:
-                shard, row = self._locate(i)
-                if cursor is None or cursor.shard is not shard:
-                    cursor = parquet_file.ImageCursor(shard)
-                yield cursor.image(row)
-        finally:
-            self._cursor = cursor
+        for k, run in groupby(map(self._locate, numbers), lambda place: place[0]):
+            yield from self._images[k].fetch([row for _, row in run])
 
-    def _locate(self, i: int) -> tuple[parquet_file.Shard, int]:
+    def _locate(self, i: int) -> tuple[int, int]:
+        """The number of the file and the row in it."""
         k = bisect_right(self.ends, i)
-        return self.shards[k], int(self.shards[k].rows[i - (self.ends[k - 1] if k else 0)])
+        return k, int(self.shards[k].rows[i - (self.ends[k - 1] if k else 0)])
 
 
 def _parquet_files(tree: FileTree) -> list[str]:

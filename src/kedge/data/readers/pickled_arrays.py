@@ -22,6 +22,7 @@ from kedge.data.index import (
 from kedge.data.readers.base import Reader
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
+from kedge.utils.regular_file import open_regular
 
 CACHE_FILES = {  # the part of each
     f"mini-imagenet-cache-{part}.pkl": PART_NAMES[part]
@@ -242,6 +243,6 @@ def _cifar_files(tree: FileTree) -> dict[str, str]:
 def _is_pickle(tree: FileTree, name: str) -> bool:
     path = tree.path / name
     if path.is_file():  # reading from a pipe could block
-        with suppress(OSError), open(path, "rb") as file:
+        with suppress(OSError), open_regular(path) as file:
             return file.read(3).startswith(PICKLE_STARTS)
     return False

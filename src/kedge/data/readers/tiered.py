@@ -11,6 +11,7 @@ import numpy as np
 from kedge.data.decode import RawImage
 from kedge.data.files import pickle_fields
 from kedge.data.files.file_tree import FileTree
+from kedge.data.files.mapped_file import read_array, release_pages
 from kedge.data.files.npz import npz_images
 from kedge.data.files.unpickle import load_pickle
 from kedge.data.index import (
@@ -19,7 +20,6 @@ from kedge.data.index import (
     ImageSource,
     build_index,
     names_of_numbers,
-    release_pages,
 )
 from kedge.data.readers.base import Reader
 from kedge.errors import KedgeError
@@ -109,7 +109,7 @@ class _PngImages(ImageSource):
             if isinstance(item, str):  # a short string of Python 2
                 yield item.encode("latin1", "ignore")
             else:
-                yield item.tobytes() if isinstance(item, np.ndarray) else bytes(item)
+                yield read_array(np.asarray(item)).tobytes()
         if isinstance(last := self.items[-1], np.ndarray):
             release_pages(last)  # all arrays are views of one mapped file
 
