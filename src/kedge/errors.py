@@ -16,6 +16,10 @@ class EntitlementError(KedgeError):
     """A method reached for something that it is not allowed to see."""
 
 
+class NameTakenError(KedgeError):
+    """A new file was to get a name that another one has, which is kept."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise KedgeError with this message unless the condition holds."""
     if not condition:

@@ -249,9 +249,9 @@ def test_stopped_after_any_write_it_continues_to_the_same_bits(
     whole = run_experiment(experiment, tmp_path / "whole")
     left = 0
 
-    def write_then_stop(path: Path, write: Callable[[Path], object]) -> None:
+    def write_then_stop(*args: Any) -> None:
         nonlocal left
-        original(path, write)
+        original(*args)
         left -= 1
         if left == 0:
             raise Stopped

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -41,8 +42,8 @@ def test_failed_write_leaves_the_old_file(
     path = tmp_path / "note"
     path.write_text("old")
 
-    def fail(part: Path) -> None:
-        part.write_text("ne")
+    def fail(file: BinaryIO) -> None:
+        file.write(b"ne")
         raise error
 
     expected = KedgeError if isinstance(error, OSError) else error
@@ -88,18 +89,6 @@ def test_contents_are_flushed_before_names(tmp_path: Path, monkeypatch: pytest.M
     assert folders == [tmp_path, tmp_path / "new"]
     assert part.name.endswith(".part")
     assert [part.parent, file, after] == [folder, folder / "file", folder]
-
-
-def test_temporary_file_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    """Also while its parent has not asked how it ended. One that is being written stays."""
-    path, alive = tmp_path / "file", tmp_path / f".file.{os.getppid()}.part"
-    with subprocess.Popen(["sleep", "60"]) as process:
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        for part in (alive, tmp_path / f".file.{process.pid}.part"):
-            part.write_text("half")
-        write_text_atomically(path, "new")
-    assert set(tmp_path.iterdir()) == {path, alive}
 
 
 def test_impossible_path_and_header_are_refused(tmp_path: Path) -> None:
@@ -212,6 +201,24 @@ def test_lock_excludes_a_second_user_and_is_released(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(KedgeError, match="cannot write here"), exclusive(tmp_path / "file" / "run"):
         pass
+
+
+def test_error_names_the_holder_of_a_lock(tmp_path: Path) -> None:
+    """Its process and its host, since several hosts may share the folder."""
+    holder = f"{os.getpid()} on {socket.gethostname()}"
+    for _ in range(2):  # who is refused leaves the name of the holder
+        with exclusive(tmp_path), pytest.raises(KedgeError, match=holder), exclusive(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("target", ["old", "missing"])
+def test_lock_is_no_link(tmp_path: Path, target: str) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / ".lock").symlink_to(tmp_path / target)
+    with pytest.raises(KedgeError), exclusive(tmp_path):
+        pass
+    assert (tmp_path / "old").read_text() == "old"
+    assert not (tmp_path / "missing").exists()
 
 
 def test_second_user_waits_for_the_first(tmp_path: Path) -> None:

@@ -213,14 +213,14 @@ def _check_confusion_file(file: Path) -> None:
 
 def _write_confusion(result: Evaluation, file: Path) -> None:
     from kedge.report.confusion import confusion_csv, confusion_matrix, confusion_picture, drawable
-    from kedge.utils.atomic_io import write_atomically
+    from kedge.utils.atomic_io import write_bytes_atomically
 
     matrix, kind = confusion_matrix(result), file.suffix.lower()
     if kind == ".csv":
         content = confusion_csv(matrix).encode(errors="surrogateescape")
     else:
         content = confusion_picture(matrix, "svg" if kind == ".svg" else "png")
-    write_atomically(file, lambda part: part.write_bytes(content))
+    write_bytes_atomically(file, content, replace=False)
     note = f"{file}: confusion matrix of {pluralize(len(matrix.classes), 'class', 'classes')}"
     if kind == ".png" and any(drawable(name) != name for name in matrix.names):
         note += "; some names have characters that its font lacks, which a .svg can show"

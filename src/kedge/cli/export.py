@@ -57,7 +57,7 @@ class Export:
             if self.support is not None or self.include_known:
                 exported = model.classifier(self.support, known=self.include_known)
                 check_choice(exported, self.support or self.model)
-            export_onnx(exported, self.out)
+            export_onnx(exported, self.out, replace=False)
         output = f"{model.config.n_features} features"
         if isinstance(exported, Classifier):
             output = f"probabilities of {len(exported.classes)} classes"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -13,7 +15,7 @@ from rich.console import Console
 from kedge import api
 from kedge.cli.arguments import as_json, say, validation_text
 from kedge.data.delivery import Delivery
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, NameTakenError
 from kedge.methods.base import Memory
 from kedge.methods.registry import method_names, parse_method
 from kedge.models.model import Model
@@ -28,7 +30,10 @@ from kedge.utils.atomic_io import (
     sibling,
     write_on_this_rank,
 )
+from kedge.utils.part_file import rename_new
 from kedge.utils.text import format_bytes
+
+Name = Callable[[Path], Path]  # of a file beside a model, by the name of the model
 
 
 def check_save_memory(method: str | None) -> None:
@@ -42,10 +47,51 @@ def check_save_memory(method: str | None) -> None:
     )
 
 
+class Output:
+    """Where a command writes a new model, its memory and its picture.
+
+    Training takes hours, in which another program may create a file of the same name. No file is
+    overwritten and no trained weight lost: the three then get another name.
+    """
+
+    def __init__(self, asked: Path, checkpoint: Path) -> None:
+        self.asked, self.checkpoint = asked, checkpoint
+        self.path = asked  # of the model
+        self.written: list[Name] = []
+
+    def write(self, name: Name, write: Callable[[Path], object]) -> None:
+        """Write one of the three files; if its name is taken, all get another name."""
+        while True:
+            try:
+                write(name(self.path))
+            except NameTakenError:
+                self._choose_free_name()
+            else:
+                self.written.append(name)
+                return
+
+    def _choose_free_name(self) -> None:
+        before, asked = self.path, self.asked
+        names = (asked.with_name(f"{asked.stem}-{n}{asked.suffix}") for n in itertools.count(2))
+        free = (p for p in names if not any(name(p).exists() for name in NAMES))
+        self.path = distributed.broadcast(next(free))
+        if distributed.rank() == 0:
+            for name in self.written:
+                rename_new(name(before), name(self.path))
+
+    def check_name(self) -> None:
+        """Raise if the model has another name than was asked for."""
+        if self.path != self.asked:
+            raise KedgeError(
+                f"{self.asked}: another file has got this name during the training and is not "
+                f"overwritten; the new model is {self.path}."
+            )
+
+
 @contextmanager
-def lock_output(out: Path, picture: bool) -> Iterator[Path]:
-    """Lock the file of a new model; gives the file with the state of its training. Raises if one
-    of the files to be written exists; `picture` says whether there will be one."""
+def lock_output(out: Path, picture: bool) -> Iterator[Output]:
+    """Lock the file of a new model. Raises if one of the files to be written exists; `picture`
+    says whether there will be one."""
     with exclusive(out.parent, f".{out.name}.lock", file=out):
         checkpoint = sibling(out, f"{out.name}.training")
         if is_checkpoint_of(out, checkpoint):
@@ -61,17 +107,20 @@ def lock_output(out: Path, picture: bool) -> Iterator[Path]:
                 f"{picture_path(out)}: already exists, is no picture of {out.name} and is not "
                 "overwritten; move it away, or draw no picture with --no-picture."
             )
-        yield checkpoint
+        yield Output(out, checkpoint)
 
 
-def finish(
-    console: Console, model: Model, out: Path, checkpoint: Path, *, picture: bool, json: bool
-) -> None:
+def finish(console: Console, model: Model, output: Output, *, picture: bool, json: bool) -> None:
     """Write the picture and the model, delete the checkpoint and print what the round did."""
     # The model last: where it exists, a killed command has written everything.
-    drawn = picture and _draw_picture(model, picture_path(out))
-    model.save(out)
-    checkpoint.unlink(missing_ok=True)
+    drawn = picture and _draw_picture(model, output)
+    output.write(model_path, partial(model.save, replace=False))
+    output.checkpoint.unlink(missing_ok=True)
+    _tell(console, model, output.path, drawn=drawn, json=json)
+    output.check_name()
+
+
+def _tell(console: Console, model: Model, out: Path, *, drawn: bool, json: bool) -> None:
     entry = model.lineage[-1]
     if json:
         about = {"file": str(out), "known_classes": len(model.classes), **asdict(entry)}
@@ -91,7 +140,7 @@ def finish(
         say(console, f"{picture_path(out)}: the same as a picture")
 
 
-def _draw_picture(model: Model, path: Path) -> bool:
+def _draw_picture(model: Model, output: Output) -> bool:
     """Draw what the rounds of a model did; False if it was not measured, or cannot be written,
     which is no reason to lose the model."""
     from kedge.report.outcome_figures import model_picture
@@ -100,17 +149,16 @@ def _draw_picture(model: Model, path: Path) -> bool:
     figure = model_picture(model.lineage)
     if figure is None:
         return False
-    if not _may_draw(path):  # it has come while the round trained
-        progress.note(f"{path}: already exists and is not overwritten, so no picture was drawn")
-        return False
+    path = picture_path(output.path)
     about = {"Software": "kedge", "Title": path.stem}
     try:
         if distributed.rank() == 0:
             content = encode(figure, "png", metadata=about)
-            write_on_this_rank(path, lambda part: part.write_bytes(content))
+            write_on_this_rank(path, lambda file: file.write(content), _may_draw)
     except KedgeError as error:
         progress.note(f"{path}: no picture was drawn ({error.__cause__ or error})")
         return False
+    output.written.append(picture_path)
     return True
 
 
@@ -125,12 +173,19 @@ def _may_draw(path: Path) -> bool:
         return False
 
 
+def model_path(model: Path) -> Path:
+    return model
+
+
 def picture_path(model: Path) -> Path:
     return model.with_name(f"{model.name}.png")
 
 
 def memory_path(model: Path) -> Path:
     return model.with_name(f"{model.name}.memory")
+
+
+NAMES = (model_path, picture_path, memory_path)
 
 
 def method_name(method: str) -> str:
@@ -151,12 +206,22 @@ def load_memory(file: Path, model: Model) -> tuple[str, Memory]:
 
 
 def save_memory(
-    model: Model, data: Delivery, method: str, before: Memory | None, seed: int, out: Path
+    model: Model, data: Delivery, method: str, before: Memory | None, seed: int, output: Output
 ) -> None:
     """Save what the method keeps of the images, if anything, beside the new model."""
     kept = api.remember(model, data, method=method, before=before, seed=seed)
     if kept:
-        label, path = parse_method(method).label, memory_path(out)
-        save_tensors(path, kept, {"method": label, "model": model.fingerprint})
+        label, fingerprint = parse_method(method).label, model.fingerprint
+
+        def is_own(path: Path) -> bool:  # of this command, which was killed after it had written it
+            with suppress(KedgeError):
+                return load_tensors(path, "memory of a method")[0].get("model") == fingerprint
+            return False
+
+        def save(path: Path) -> None:
+            save_tensors(path, kept, {"method": label, "model": fingerprint}, is_own)
+
+        output.write(memory_path, save)
+        path = memory_path(output.path)
         size = format_bytes(path.stat().st_size)
         progress.note(f"{path}: what {label} keeps of the images for later updates, {size}")

@@ -52,7 +52,7 @@ class Speed:
             record = measure(table, self.backbone, self.episode, self.seconds)
         text = as_json(record, indent=1)
         if self.out is not None:
-            write_text_atomically(self.out, f"{text}\n")
+            write_text_atomically(self.out, f"{text}\n", replace=False)
         if self.json:
             print(text)
         else:

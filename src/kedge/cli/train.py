@@ -58,11 +58,11 @@ class Train:
         from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
 
         check_save_memory(self.save_memory)
-        with progress.display(), lock_output(self.out, self.picture) as checkpoint:
+        with progress.display(), lock_output(self.out, self.picture) as output:
             options = asdict(self.training)
             data = self.reading.delivery(self.data, self.strict)
-            model = api.train(data, val=self.val, checkpoint=checkpoint, **options)
+            model = api.train(data, val=self.val, checkpoint=output.checkpoint, **options)
             if self.save_memory is not None:
-                save_memory(model, data, self.save_memory, None, options["seed"], self.out)
+                save_memory(model, data, self.save_memory, None, options["seed"], output)
             how = {"picture": self.picture, "json": self.json}
-            finish(console, model, self.out, checkpoint, **how)
+            finish(console, model, output, **how)

@@ -80,7 +80,7 @@ class Update:
         method = self.method or default_method(model)
         save_for = self.save_memory or method
         options = asdict(self.training) | {"method": self.method, "val": self.val}
-        with progress.display(), model_output.lock_output(self.out, self.picture) as checkpoint:
+        with progress.display(), model_output.lock_output(self.out, self.picture) as output:
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
                 kept if model_output.method_name(each) == owner else {}
@@ -90,13 +90,15 @@ class Update:
             if before and not memory and saving is not None:  # else `api.update` checks it
                 saving.check_memory(before, model)
             data = self.reading.delivery(self.data, self.strict)
-            updated = api.update(model, data, checkpoint=checkpoint, memory=memory, **options)
+            updated = api.update(
+                model, data, checkpoint=output.checkpoint, memory=memory, **options
+            )
             seed = self.training.seed
-            model_output.save_memory(updated, data, save_for, before, seed, self.out)
+            model_output.save_memory(updated, data, save_for, before, seed, output)
             if owner and not before:
                 progress.note(
                     f"{model_output.memory_path(self.model)}: the memory of {owner} is not carried "
                     f"over to the new model; '--save-memory {owner}' would do that"
                 )
             how = {"picture": self.picture, "json": self.json}
-            model_output.finish(console, updated, self.out, checkpoint, **how)
+            model_output.finish(console, updated, output, **how)

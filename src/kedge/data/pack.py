@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,6 +47,7 @@ from kedge.data.remarks import remarks_to_json
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 from kedge.utils import atomic_io, progress
+from kedge.utils.part_file import open_new, without_links
 
 DECODER_VERSION = 2  # increase when decoding an image gives other pixels than before
 JOURNAL_SECONDS = 2.0  # between two writes of the journal
@@ -110,8 +110,7 @@ class _Journal:
         _flush(file)  # pixels must be on disk before the journal says so
         done, unreadable = sorted(self.chunks), self.unreadable
         text = json.dumps({"key": self.key, "chunk": CHUNK, "done": done, "unreadable": unreadable})
-        write = partial(Path.write_text, data=text, encoding="utf-8")
-        atomic_io.write_on_this_rank(self.path, write)
+        atomic_io.write_on_this_rank(self.path, lambda file: file.write(text.encode()))
 
 
 def pack_images(index: ImageIndex, spec: ImageSpec, out: Path, timeout: float = 0.0) -> ImageTable:
@@ -144,11 +143,11 @@ def _is_packed(job: PackJob, out: Path) -> bool:
 def _pack(job: PackJob, folder: Path, out: Path) -> None:
     pixels, journal = folder / "images", _Journal(folder / "journal.json", job.key)
     try:
-        if not (journal.load() and pixels.is_file()):
+        if not (_is_own_folder(folder) and journal.load() and pixels.is_file()):
             journal = _Journal(journal.path, job.key)
             _start_folder(job, folder)
-            pixels.touch()
-        with open(pixels, "r+b") as file:
+            open_new(pixels).close()
+        with open(pixels, "r+b", opener=without_links) as file:
             try:
                 _write_pixels(job, file, journal)
             finally:  # also when interrupted
@@ -157,7 +156,7 @@ def _pack(job: PackJob, folder: Path, out: Path) -> None:
                 _discard(folder)  # nothing to continue from
             _complete(job, file, journal)
             _flush(file)
-        atomic_io.move_into_place(pixels, out)
+        atomic_io.move_into_place(pixels, out, replace=False)
         _discard(folder)
     except OSError as error:
         raise KedgeError(
@@ -168,8 +167,8 @@ def _pack(job: PackJob, folder: Path, out: Path) -> None:
 
 def _start_folder(job: PackJob, folder: Path) -> None:
     """An empty folder for a new packing, if there is enough space."""
-    if folder.exists():
-        present = set(folder.iterdir()) if folder.is_dir() else {folder}
+    if os.path.lexists(folder):
+        present = set(folder.iterdir()) if _is_own_folder(folder) else {folder}
         for path in present - {path for path in _own_files(folder) if path.is_file()}:
             raise KedgeError(
                 f"{path}: is not a file of kedge, but in the place where packing keeps its "
@@ -184,6 +183,10 @@ def _start_folder(job: PackJob, folder: Path) -> None:
         "--image-size.",
     )
     folder.mkdir()
+
+
+def _is_own_folder(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink()
 
 
 def _discard(folder: Path) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -187,16 +187,15 @@ def write_packed(
     header = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     header = header.ljust(-(-len(header) // 8) * 8)
 
-    def write(part: Path) -> None:
-        with open(part, "wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header)
-            digests = DigestWriter(image_bytes)
-            for name in order:
-                for block in blocks(values[name]):
-                    file.write(block)
-                    if name == "images":
-                        digests.update(block)
-            file.write(digests.finish().data)
+    def write(file: BinaryIO) -> None:
+        file.write(len(header).to_bytes(8, "little") + header)
+        digests = DigestWriter(image_bytes)
+        for name in order:
+            for block in blocks(values[name]):
+                file.write(block)
+                if name == "images":
+                    digests.update(block)
+        file.write(digests.finish().data)
 
     write_atomically(path, write)
 

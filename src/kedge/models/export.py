@@ -29,7 +29,7 @@ from kedge.data.augment import to_float
 from kedge.errors import KedgeError, require
 from kedge.models.classifier import Classifier
 from kedge.models.model import Model
-from kedge.utils.atomic_io import write_atomically
+from kedge.utils.atomic_io import write_bytes_atomically
 from kedge.utils.config_io import to_dict
 
 OPSET = 18  # which PyTorch's exporter writes without a conversion
@@ -64,8 +64,9 @@ def check_installed() -> None:
     require(not missing, f"Writing ONNX files needs {names}: pip install 'kedge[export]'.")
 
 
-def export_onnx(what: Model | Classifier, path: str | Path) -> None:
-    """Write the backbone of a model, or a classifier with its classes, to an ONNX file."""
+def export_onnx(what: Model | Classifier, path: str | Path, *, replace: bool = True) -> None:
+    """Write the backbone of a model, or a classifier with its classes, to an ONNX file. Without
+    `replace` an existing file is kept, and KedgeError raised."""
     check_installed()
     classifier = what if isinstance(what, Classifier) else None
     model: Model = (what.model if isinstance(what, Classifier) else what).to("cpu")
@@ -96,7 +97,7 @@ def export_onnx(what: Model | Classifier, path: str | Path) -> None:
     for key, value in metadata(model, classes).items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         proto.metadata_props.add(key=key, value=text)
-    write_atomically(Path(path), lambda part: part.write_bytes(proto.SerializeToString()))
+    write_bytes_atomically(Path(path), proto.SerializeToString(), replace)
 
 
 def metadata(model: Model, classes: Sequence[str] | None) -> dict[str, Any]:

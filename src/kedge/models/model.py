@@ -307,8 +307,9 @@ class Model:
             f"model takes {'×'.join(map(str, expected))}.",
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write a model file, atomically. An existing file is replaced, unlike by the commands."""
+    def save(self, path: str | Path, *, replace: bool = True) -> None:
+        """Write a model file, atomically. An existing file is replaced, unlike by the commands;
+        without `replace` it is kept, and KedgeError raised."""
         about = {
             "format": model_file.MODEL_FORMAT,
             "config": to_dict(self.config),
@@ -317,7 +318,7 @@ class Model:
         }
         if self.calibration is not None:
             about["calibration"] = to_dict(self.calibration)
-        save_tensors(Path(path), self.tensors(), about)
+        save_tensors(Path(path), self.tensors(), about, replace)
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Model:

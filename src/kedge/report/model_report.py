@@ -33,7 +33,8 @@ def write_model_report(file: Path) -> Path:
     if page.exists() and not is_report(page):
         raise KedgeError(f"{page}: already exists, and is no report; move it away.")
     contents = model_file.read(file)
-    write_text_atomically(page, render_model(describe_model(file, contents), contents.lineage))
+    text = render_model(describe_model(file, contents), contents.lineage)
+    write_text_atomically(page, text, is_report)
     return page
 
 

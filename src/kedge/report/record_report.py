@@ -6,7 +6,6 @@ A report depends on its record alone; equal records give equal files, byte for b
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -15,17 +14,18 @@ from rich.text import Text
 from kedge.experiments import paper as printed
 from kedge.experiments.records import Record, RecordSet
 from kedge.report import figures, queries, round_figures
-from kedge.report.page import render_page
+from kedge.report.page import is_report, render_page
 from kedge.report.paper_comparison import paper_comparison_table
 from kedge.report.render import LATEX_HEADER, markdown, slug, to_latex, to_markdown, to_rich
 from kedge.report.style import ReportFigure, encode
 from kedge.report.summary import headlines, report_title
 from kedge.report.table import Table
 from kedge.report.tables import accuracy_table, all_tables
-from kedge.utils.atomic_io import write_atomically
+from kedge.utils.atomic_io import write_bytes_atomically
 from kedge.utils.progress import task
 
 MAX_TERMINAL_COLUMNS = 8
+PAGE = "report.html"
 
 
 def write_report(
@@ -57,10 +57,10 @@ def write_record_set(record_set: RecordSet, folder: str | Path) -> Path:
     latex = [LATEX_HEADER, *(to_latex(table, record_set.name) for table in tables)]
     files["table.md"] = "\n".join([*paragraphs, *map(to_markdown, tables)]).encode()
     files["table.tex"] = "\n".join(latex).encode()
-    files["report.html"] = render_page(title, about, sentences, parts, tables, drawn).encode()
+    files[PAGE] = render_page(title, about, sentences, parts, tables, drawn).encode()
     for name, content in files.items():  # the page last
-        write_atomically(folder / name, partial(Path.write_bytes, data=content))
-    return folder / "report.html"
+        write_bytes_atomically(folder / name, content, is_report if name == PAGE else True)
+    return folder / PAGE
 
 
 def terminal_tables(record_set: RecordSet | Record) -> RenderableType:

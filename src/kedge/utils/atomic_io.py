@@ -7,10 +7,10 @@ version (docs/model-file.md). Packed images have a fingerprint of their pixels i
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
+import socket
 import stat
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
-from kedge.errors import KedgeError, require
+from kedge.errors import KedgeError, NameTakenError, require
 from kedge.utils import distributed
 from kedge.utils.config_io import parse_json
+from kedge.utils.part_file import NO_LINK, open_part, remove_stale_parts, rename_new
 
 if TYPE_CHECKING:  # records are read without PyTorch, which takes seconds to load
     from torch import Tensor
@@ -36,33 +37,50 @@ LONGEST_HEADER, MOST_TENSORS = 1 << 23, 10_000
 CHECKSUM_DIGITS = 64
 CHECKSUM_KEY = rb"\"sha256\": \""  # precedes the digits in a header, where quotes are escaped
 READ_BYTES = 1 << 20  # at a time
+Write = Callable[[BinaryIO], object]  # fills an open file
+Replace = bool | Callable[[Path], bool]  # whether an existing file may be replaced
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, flush it and rename it. Collective: rank 0 writes."""
+def write_atomically(path: Path, write: Write, replace: Replace = True) -> None:
+    """Let `write` fill a temporary file, flush it and rename it. Collective: rank 0 writes.
+
+    Where `replace` is False, or a function that is so for the existing file, an existing file is
+    kept and NameTakenError raised on all ranks.
+    """
     distributed.barrier()  # another rank may still check whether the file exists
+    taken = ""
     if distributed.rank() == 0:
-        write_on_this_rank(path, write)
-    distributed.barrier()
+        try:
+            write_on_this_rank(path, write, replace)
+        except NameTakenError as error:
+            taken = str(error)
+    if taken := distributed.broadcast(taken):
+        raise NameTakenError(taken)
 
 
-def write_text_atomically(path: Path, text: str) -> None:
+def write_bytes_atomically(path: Path, content: bytes, replace: Replace = True) -> None:
+    """Write some bytes. Collective, like `write_atomically`."""
+    write_atomically(path, lambda file: file.write(content), replace)
+
+
+def write_text_atomically(path: Path, text: str, replace: Replace = True) -> None:
     """Write a text in UTF-8. Collective, like `write_atomically`."""
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_bytes_atomically(path, text.encode(), replace)
 
 
-def write_on_this_rank(path: Path, write: Callable[[Path], object]) -> None:
+def write_on_this_rank(path: Path, write: Write, replace: Replace = True) -> None:
     """Write atomically, independently of other ranks."""
-    part = sibling(path, f".{path.name}.{os.getpid()}.part")
+    _check_name(path)
+    part: Path | None = None
     try:
         make_folder(path.parent)
-        for stale in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-            if not _is_running(stale.suffixes[-2].removeprefix(".")):
-                stale.unlink(missing_ok=True)
-        write(part)
-        with open(part, "rb") as file:
+        remove_stale_parts(path)
+        part, file = open_part(path)
+        with file:
+            write(file)
+            file.flush()
             os.fsync(file.fileno())
-        move_into_place(part, path)
+        move_into_place(part, path, replace)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise KedgeError(
@@ -71,26 +89,18 @@ def write_on_this_rank(path: Path, write: Callable[[Path], object]) -> None:
         ) from error
     finally:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            if part is not None:
+                part.unlink(missing_ok=True)
 
 
 def sibling(path: Path, name: str) -> Path:
     """A file in the same folder. Raises KedgeError if `path` cannot be a file, like '.' and '/'."""
-    require(bool(path.name), f"{path}: this is a folder; give the name of a file to write in it.")
+    _check_name(path)
     return path.with_name(name)
 
 
-def _is_running(process_id: str) -> bool:
-    try:
-        os.kill(int(process_id), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    with suppress(OSError):  # a killed process keeps its id until its parent has waited for it
-        status = Path("/proc", process_id, "stat").read_text(errors="replace")
-        return status.rpartition(")")[2].split()[0] != "Z"
-    return True
+def _check_name(path: Path) -> None:
+    require(bool(path.name), f"{path}: this is a folder; give the name of a file to write in it.")
 
 
 def make_folder(folder: Path) -> None:
@@ -101,9 +111,19 @@ def make_folder(folder: Path) -> None:
         fsync_folder(folder.parent)
 
 
-def move_into_place(part: Path, path: Path) -> None:
-    """Rename a complete and flushed file."""
-    os.replace(part, path)
+def move_into_place(part: Path, path: Path, replace: Replace = True) -> None:
+    """Rename a complete and flushed file; `replace` is that of `write_atomically`."""
+    if replace is True:
+        os.replace(part, path)
+    else:
+        try:
+            rename_new(part, path)
+        except FileExistsError:
+            if not (replace and replace(path)):
+                raise NameTakenError(
+                    f"{path}: already exists and is not overwritten; choose another name."
+                ) from None
+            os.replace(part, path)
     fsync_folder(path.parent)
 
 
@@ -118,23 +138,25 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
-    """Write tensors and metadata with a version and a checksum. Collective."""
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, Any], replace: Replace = True
+) -> None:
+    """Write tensors and metadata with a version and a checksum. Collective; `replace` is that of
+    `write_atomically`."""
     from safetensors.torch import save
 
     plain = {key: tensors[key].detach().cpu().contiguous() for key in sorted(tensors)}
     text = to_json({"sha256": "0" * CHECKSUM_DIGITS, "version": VERSION, **metadata})
 
-    def write(part: Path) -> None:
+    def write(file: BinaryIO) -> None:
         # Not `save_file`: it writes a temporary file of its own, which a kill would leave behind.
         content = save(plain, {"kedge": text})
         header = _read_header(BytesIO(content))  # raises if it is too long to be read again
-        with open(part, "wb") as file:
-            file.write(content)
-            file.seek(8 + header.index(CHECKSUM_KEY) + len(CHECKSUM_KEY))
-            file.write(_checksum(BytesIO(content), header).encode())
+        file.write(content)
+        file.seek(8 + header.index(CHECKSUM_KEY) + len(CHECKSUM_KEY))
+        file.write(_checksum(BytesIO(content), header).encode())
 
-    write_atomically(path, write)
+    write_atomically(path, write, replace)
 
 
 def to_json(metadata: dict[str, Any]) -> str:
@@ -266,9 +288,10 @@ def file_lock(
             # FileLock also times out if no file can be created, as in /proc; this raises OSError.
             with TemporaryFile(dir=folder):
                 raise KedgeError(
-                    f"{file or folder}: another kedge process is working here; wait for it or use "
-                    "another --out."
+                    f"{file or folder}: another kedge process{_holder(lock_file)} is working here; "
+                    "wait for it or use another --out."
                 ) from None
+        _sign(lock_file)
     except OSError as error:
         raise KedgeError(f"{folder}: cannot write here ({error.strerror or error}).") from None
     try:
@@ -277,3 +300,21 @@ def file_lock(
         with suppress(OSError):  # the folder may have become read-only
             lock_file.unlink(missing_ok=True)
         lock.release()
+
+
+def _sign(lock_file: Path) -> None:
+    """Say in a lock that this process holds who holds it: the folder may be shared by hosts."""
+    with suppress(OSError):
+        descriptor = os.open(lock_file, os.O_WRONLY | os.O_TRUNC | NO_LINK)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} on {socket.gethostname()}\n")
+
+
+def _holder(lock_file: Path) -> str:
+    """' (process 123 on HOST)'; empty for a lock of an earlier version."""
+    with suppress(OSError, ValueError):
+        descriptor = os.open(lock_file, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            text = file.read(200).decode().strip()
+            return f" (process {text})" if text else ""
+    return ""
