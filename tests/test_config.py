@@ -108,15 +108,15 @@ def test_missing_settings_are_the_defaults() -> None:
     [
         (EpisodeShape, {"n_way": "many"}, "'many'"),
         (EpisodeShape, {"n_way": True}, "True"),
-        (EpisodeShape, {"n_way": [3, 5, 7]}, "int"),
-        (EpisodeShape, {"n_query": [1, 5]}, "int"),
+        (EpisodeShape, {"n_way": [3, 5, 7]}, "n_way is .3, 5, 7."),
+        (EpisodeShape, {"n_query": [1, 5]}, "n_query"),
         (EpisodeShape, {"n_ways": 5}, "n_ways"),
         (EpisodeShape, [5, 5], "EpisodeShape"),
         (Schedule, {"lr": "fast"}, "'fast'"),
-        (Schedule, {"tasks": "easy"}, "--sampling"),
+        (Schedule, {"tasks": "easy"}, "sampling"),
         (TrainConfig, {"episode": 5}, "EpisodeShape"),
         (Experiment, {"seeds": ["a"]}, "'a'"),
-        (Experiment, {"test_ways": [[5, 10, 20]]}, "int"),
+        (Experiment, {"test_ways": [[5, 10, 20]]}, "test_ways"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

@@ -18,6 +18,8 @@ from kedge.config import (
     EpisodeOptions,
     EpisodeShape,
     RoundOptions,
+    Seed,
+    TestEpisodes,
     TrainConfig,
     TrainOptions,
     options_from,
@@ -291,10 +293,8 @@ def evaluate_by_class(
     """
     _check_model(model)
     settings = options_from(EpisodeOptions, options)
-    seed = validated("--seed", int, seed)
-    n_episodes = validated("--n-episodes", int, n_episodes)
-    require(seed >= 0, f"--seed is {seed}: it must not be negative.")
-    require(n_episodes >= 2, f"--n-episodes is {n_episodes}: an interval needs at least 2.")
+    seed = validated("--seed", Seed, seed)
+    n_episodes = validated("--n-episodes", TestEpisodes, n_episodes)
     table = select_test_part(model.open(Delivery.of(images, classes, same_class)))
     on_device = model.to(default_device())
     if known:

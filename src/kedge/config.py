@@ -12,13 +12,28 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from kedge.errors import KedgeError, require
 from kedge.utils.config_io import normalize, option_name
+from kedge.utils.ranges import WHOLE, Range
 
 T = TypeVar("T")
-Count = int | tuple[int, int]  # the same in every episode, or a range (least, most) to draw from
+Ways = Annotated[int, Range(2, 10_000)]
+PerClass = Annotated[int, Range(1, 10_000)]  # images
+# Each is the same in every episode, or drawn from a range (least, most).
+WayCount = Ways | tuple[Ways, Ways]
+ShotCount = PerClass | tuple[PerClass, PerClass]
+Count = int | tuple[int, int]
+Episodes = Annotated[int, Range(1, 10**6)]
+TestEpisodes = Annotated[int, Range(2, 10**6)]  # an interval needs at least 2
+Epochs = Annotated[int, Range(0, 10**6)]  # 0: a round that only makes anchors
+LearningRate = Annotated[float, Range(0, 1e30, "(]")]
+Decay = Annotated[float, Range(0, 1, "[)")]
+Width = Annotated[int, Range(1, 4096)]
+Temperature = Annotated[float, Range(1e-6, 1e6)]
+Seed = Annotated[int, Range(0, WHOLE.most)]
+Side = Annotated[int, Range(16, 4096)]  # of an image, in pixels
 Sampling = Literal["uniform", "hard"]
 Trained = Literal["none", "head", "last", "all"]
 BatchNormMode = Literal["batch", "frozen"]
@@ -44,20 +59,19 @@ def format_count(count: Count) -> str:
 class EpisodeOptions:
     """The small classification problems that a model trains on and is tested on."""
 
-    n_way: Count | None = None
+    n_way: WayCount | None = None
     """Classes in each episode; two numbers are a range from which each episode draws its own."""
-    n_shot: Count | None = None
+    n_shot: ShotCount | None = None
     """Labelled support images per class in each episode; two numbers are a range."""
-    n_query: int | None = None
+    n_query: PerClass | None = None
     """Query images per class in each episode: those that have to be classified."""
 
     def __post_init__(self) -> None:
         normalize(self)
-        for name, at_least in (("n_way", 2), ("n_shot", 1), ("n_query", 1)):
+        for name in ("n_way", "n_shot"):
             if getattr(self, name) is not None:
                 least, most = as_range(getattr(self, name))
                 option = option_name(name)
-                require(least >= at_least, f"{option} is {least}: it must be at least {at_least}.")
                 require(least <= most, f"{option}: the range {least} {most} must ascend.")
 
     @property
@@ -75,9 +89,9 @@ class EpisodeOptions:
 class EpisodeShape(EpisodeOptions):
     """Ways, shots and queries of an episode. The defaults are the paper's."""
 
-    n_way: Count = 5
-    n_shot: Count = 5
-    n_query: int = 15
+    n_way: WayCount = 5
+    n_shot: ShotCount = 5
+    n_query: PerClass = 15
 
     @property
     def ways(self) -> tuple[int, int]:
@@ -98,31 +112,23 @@ DEFAULT_SHAPE = EpisodeShape()
 # ── the schedule of a round ──────────────────────────────────────────────────────────────────
 
 
-CHOICES = {
-    "sampling": Sampling,
-    "annealing": Annealing,
-    "train": Trained,
-    "batch_norm": BatchNormMode,
-}
-
-
 @dataclass(frozen=True)
 class ScheduleOptions:
     """How long a round trains, and how."""
 
-    epochs: int | None = None
+    epochs: Epochs | None = None
     """Epochs in each round; the model is validated after every one."""
-    episodes: int | None = None
+    episodes: Episodes | None = None
     """Training episodes in an epoch."""
-    val_episodes: int = 200
+    val_episodes: Episodes = 200
     """Episodes of each validation; they are the same every time."""
-    lr: float | None = None
+    lr: LearningRate | None = None
     """Learning rate of Adam at the start of a round."""
-    patience: int = 3
+    patience: Epochs = 3
     """Halve the learning rate when validation has not improved for more than this many epochs."""
     sampling: Sampling = field(default="uniform", metadata={"saved_as": "tasks"})
     """Classes of a training episode: uniform, or hard (half of the episodes, by Task2Vec)."""
-    tasks_per_step: int = field(default=1, metadata={"saved_as": "batch"})
+    tasks_per_step: Episodes = field(default=1, metadata={"saved_as": "batch"})
     """Episodes in each optimizer step, over all processes together."""
     annealing: Annealing | None = None
     """plateau: halve the learning rate where validation stalls, keep the best epoch (the paper's
@@ -131,28 +137,11 @@ class ScheduleOptions:
     """What trains: none (new anchors only), head, last (the last layers and the head) or all."""
     batch_norm: BatchNormMode | None = None
     """batch: BatchNorm normalizes by the statistics of each episode; frozen: by stored ones."""
-    ema: float | None = None
+    ema: Decay | None = None
     """Decay per step of an average of the weights, which replaces the last weights; 0: none."""
 
     def __post_init__(self) -> None:
         normalize(self)
-        for name in ("epochs", "episodes", "val_episodes", "tasks_per_step"):
-            value = getattr(self, name)
-            least = 0 if name == "epochs" else 1  # no epoch: a round that only makes anchors
-            require(
-                value is None or value >= least,
-                f"{option_name(name)} is {value}: it must be at least {least}.",
-            )
-        require(self.lr is None or self.lr > 0, f"--lr is {self.lr}: it must be above 0.")
-        ema = 0.0 if self.ema is None else self.ema
-        require(0 <= ema < 1, f"--ema is {ema}: it must be from 0 to below 1.")
-        for name, kind in CHOICES.items():
-            value, kinds = getattr(self, name), typing.get_args(kind)
-            require(
-                value is None or value in kinds,
-                f"{option_name(name)} is '{value}': it must be {' or '.join(kinds)}.",
-            )
-        require(self.patience >= 0, f"--patience is {self.patience}: it must not be negative.")
         require(
             self.episodes is None or self.episodes % self.tasks_per_step == 0,
             f"--episodes is {self.episodes}: it must be a multiple of --tasks-per-step, which is "
@@ -164,14 +153,14 @@ class ScheduleOptions:
 class Schedule(ScheduleOptions):
     """How long a round trains, and how. The paper used 200 epochs of 800 episodes."""
 
-    epochs: int = 200
-    episodes: int = 800
-    val_episodes: int = 400
-    lr: float = 1e-3
+    epochs: Epochs = 200
+    episodes: Episodes = 800
+    val_episodes: Episodes = 400
+    lr: LearningRate = 1e-3
     annealing: Annealing = field(default="plateau", metadata=ADDED)
     train: Trained = field(default="all", metadata=ADDED)
     batch_norm: BatchNormMode = field(default="batch", metadata=ADDED)
-    ema: float = field(default=0.0, metadata=ADDED)
+    ema: Decay = field(default=0.0, metadata=ADDED)
 
 
 SHORT = Schedule(epochs=10, episodes=100, val_episodes=200)  # the drawings, in minutes on a CPU
@@ -188,15 +177,13 @@ class BackboneOptions:
     """efficientnet-lite0 (pretrained on ImageNet), timm:NAME (any network of timm, with --weights),
     module:function (your own Python), or to train from scratch: conv4 (small, quick), resnet12 (the
     paper's, at width 64), resnet12-wide."""
-    width: int | None = None
+    width: Width | None = None
     """Channels of the first block of conv4 and resnet12; those of later blocks are multiples."""
     weights: str | None = field(default=None, metadata=ADDED)
     """File of pretrained weights: safetensors, or a PyTorch file of tensors only."""
 
     def __post_init__(self) -> None:
         normalize(self)
-        width = 1 if self.width is None else self.width
-        require(1 <= width <= 4096, f"--width is {width}: it must be from 1 to 4096.")
 
 
 @dataclass(frozen=True)
@@ -204,7 +191,7 @@ class BackboneConfig(BackboneOptions):
     """The network that turns an image into a feature vector."""
 
     backbone: str = "conv4"
-    width: int = 64
+    width: Width = 64
 
 
 @dataclass(frozen=True)
@@ -214,13 +201,11 @@ class HeadOptions:
     head: str | None = None
     """prototype (distance to a mean), unit (the same, of features scaled to length 1), ecm
     (distance to a learned point) or ridge (a linear classifier)."""
-    temperature: float | None = None
+    temperature: Temperature | None = None
     """Divides the logits before every softmax in training; does not change which class wins."""
 
     def __post_init__(self) -> None:
         normalize(self)
-        temperature = 1.0 if self.temperature is None else self.temperature
-        require(temperature > 0, f"--temperature is {temperature}: it must be above 0.")
 
 
 @dataclass(frozen=True)
@@ -228,7 +213,7 @@ class HeadConfig(HeadOptions):
     """How a feature is compared with the classes of an episode."""
 
     head: str = "prototype"
-    temperature: float = 2.0
+    temperature: Temperature = 2.0
 
 
 # ── a round ──────────────────────────────────────────────────────────────────────────────────
@@ -238,20 +223,19 @@ class HeadConfig(HeadOptions):
 class RoundOptions(ScheduleOptions, EpisodeOptions):
     """How a round trains."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Every random choice follows from this number."""
 
     def __post_init__(self) -> None:
         EpisodeOptions.__post_init__(self)
         ScheduleOptions.__post_init__(self)
-        require(self.seed >= 0, f"--seed is {self.seed}: it must not be negative.")
 
 
 @dataclass(frozen=True)
 class TrainOptions(HeadOptions, BackboneOptions, RoundOptions):
     """How the first round trains, and the network."""
 
-    image_size: int | None = None
+    image_size: Side | None = None
     """Side in pixels to which images are resized."""
 
     def __post_init__(self) -> None:
@@ -265,12 +249,11 @@ class TrainConfig:
 
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     schedule: Schedule = field(default_factory=Schedule)
-    seed: int = 0
+    seed: Seed = 0
     """Every random choice follows from this number."""
 
     def __post_init__(self) -> None:
         normalize(self)
-        require(self.seed >= 0, f"--seed is {self.seed}: it must not be negative.")
 
 
 def options_from(kind: type[T], given: dict[str, Any]) -> T:

@@ -141,7 +141,7 @@ class ReadingArguments:
 
 def _with_hints(options: type) -> Any:
     """Options whose help says that a value which is not given is inferred from the data."""
-    hints = typing.get_type_hints(options)
+    hints = typing.get_type_hints(options, include_extras=True)
 
     def annotated(kind: Any) -> Any:
         kinds = get_args(kind)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from kedge.config import Epochs
+from kedge.utils.ranges import Percent, Range, Total
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 class Score:
     """A mean over episodes and the half-width of its 95% interval, 1.96·std/√n."""
 
-    mean: float
-    ci: float
-    n: int
+    mean: Annotated[float, Range(-100, 100)]  # negative only for differences
+    ci: Annotated[float, Range(0, 200)]
+    n: Total
 
     @classmethod
     def of(cls, values: Float64[Tensor, " n"]) -> Score:
@@ -77,12 +80,12 @@ class NamingResult:
 class EpochResult:
     """One epoch of a training curve (`Run.history`): accuracy in %, losses in nats."""
 
-    epoch: int
+    epoch: Epochs
     loss: float
     cross_entropy: float
     penalty: float
-    val_accuracy: float
-    lr: float
+    val_accuracy: Percent
+    lr: Annotated[float, Range(0, 1e30)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,20 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from kedge.benchmarks import get_protocol
-from kedge.config import ADDED, SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
+from kedge.config import (
+    ADDED,
+    SHORT,
+    BackboneConfig,
+    Count,
+    EpisodeShape,
+    Epochs,
+    HeadConfig,
+    Schedule,
+    Seed,
+    ShotCount,
+    TestEpisodes,
+    WayCount,
+)
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.sampler import check_pool
@@ -29,18 +42,18 @@ class Experiment:
 
     protocol: str = "drawings"
     methods: tuple[str, ...] = ("NU", "FT", "DFA", "IDA", "PAR")
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Seed, ...] = (0,)
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     schedule: Schedule = SHORT
     backbone: BackboneConfig = BackboneConfig(width=32)  # noqa: RUF009
     head: HeadConfig = field(default_factory=HeadConfig)
-    eval_episodes: int = 2000
+    eval_episodes: TestEpisodes = 2000
     data: str | None = None  # images on disk, for protocols that do not bring their own
-    update_ways: Count | None = None  # training episodes of later rounds; None: as in the first
-    update_shots: Count | None = None
-    update_epochs: int | None = field(default=None, metadata=ADDED)  # of later rounds
-    test_ways: tuple[Count, ...] = ()  # all combinations with test_shots are tested; empty: the
-    test_shots: tuple[Count, ...] = ()  # shape of the first round's training episodes
+    update_ways: WayCount | None = None  # training episodes of later rounds; None: as in the first
+    update_shots: ShotCount | None = None
+    update_epochs: Epochs | None = field(default=None, metadata=ADDED)  # of later rounds
+    test_ways: tuple[WayCount, ...] = ()  # all combinations with test_shots are tested; empty: the
+    test_shots: tuple[ShotCount, ...] = ()  # shape of the first round's training episodes
 
     def __post_init__(self) -> None:
         if isinstance(self.data, os.PathLike):  # JSON holds no paths
@@ -52,9 +65,7 @@ class Experiment:
         require(len(set(shapes)) == len(shapes), "--test-ways, --test-shots: one is given twice.")
         require(len(self.methods) > 0, "--methods: name at least one method.")
         require(len(self.seeds) > 0, "--seeds: name at least one seed.")
-        require(min(self.seeds) >= 0, f"--seeds: {min(self.seeds)} must not be negative.")
         require(len(set(self.seeds)) == len(self.seeds), "--seeds: one is given twice.")
-        require(self.eval_episodes >= 2, "--eval-episodes: an interval needs at least 2.")
         labels = tuple(parse_method(text).label for text in self.methods)
         require(len(set(labels)) == len(labels), "--methods: one is given twice.")
         object.__setattr__(self, "methods", labels)

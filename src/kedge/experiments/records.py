@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule
+from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, Seed
 from kedge.errors import KedgeError, require
 from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.config_io import from_dict, parse_json
+from kedge.utils.ranges import Amount, Round, Total
 
 RECORD_FORMAT = 1
 INDEX = "recipe.json"  # of a record set
@@ -43,7 +44,7 @@ class PoolInfo:
 
     name: str  # "old", "new", "unseen", "unseen_both", … or "round_0", "round_1", …
     label: str  # for people: "unseen, old domain"
-    n_classes: int
+    n_classes: Total
     shape: EpisodeShape | None = None  # of the test episodes; None in records of early versions
 
     @property
@@ -71,15 +72,15 @@ MEASURES = {  # keys of Run.measures
 class Run:
     """One method after one round, under one seed."""
 
-    seed: int
+    seed: Seed
     method: str  # its label: "IDA", "IDA anchors=all", …
-    round: int  # 0 is the base round
+    round: Round  # 0 is the base round
     pools: tuple[PoolInfo, ...]  # "old" and "new" depend on the round
     scores: dict[str, Score]  # by pool name, in %
     history: tuple[EpochResult, ...]  # training curve; empty for NU after round 0
-    seconds: float
-    peak_memory_mb: float
-    kept_bytes_per_class: float  # kept of each class for the next round
+    seconds: Amount
+    peak_memory_mb: Amount
+    kept_bytes_per_class: Amount  # kept of each class for the next round
     environment: dict[str, str]  # commit, versions and machine that made it
     measures: dict[str, float] = field(default_factory=dict)  # see MEASURES
     anchors: tuple[AnchorMove, ...] = ()  # some classes of earlier rounds
@@ -89,8 +90,8 @@ class Run:
 class PairedDifference:
     """Method `a` minus method `b`, paired by test episode."""
 
-    seed: int
-    round: int
+    seed: Seed
+    round: Round
     pool: str
     a: str
     b: str

@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Annotated, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kedge.config import ADDED, BackboneConfig, HeadConfig
+from kedge.config import ADDED, BackboneConfig, HeadConfig, Side
 from kedge.data.augment import ImagesOrMaps, to_float
 from kedge.data.decode import Interpolation
 from kedge.data.image_codec import ResizeMode
@@ -21,9 +21,12 @@ from kedge.data.pools import Pool
 from kedge.errors import KedgeError, require
 from kedge.models.backbones import build_backbone
 from kedge.models.heads import head_kind
+from kedge.utils.config_io import normalize
 from kedge.utils.progress import Tick
+from kedge.utils.ranges import Range
 
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std of each channel
+MAX_FEATURES = 1 << 20
 CUSTOM = "custom"  # the name of a backbone that is the caller's own module
 SCRATCH = ("conv4", "resnet12", "resnet12-wide")  # networks that have a width
 
@@ -45,8 +48,8 @@ class ModelConfig:
     backbone: BackboneConfig
     head: HeadConfig
     n_channels: int
-    image_size: int
-    n_features: int = 0  # known once the network has been built
+    image_size: Side
+    n_features: Annotated[int, Range(0, MAX_FEATURES)] = 0  # known once the network has been built
     resize: ResizeMode = field(default="crop", metadata={"saved_as": "fit"})
     inverted: bool = False  # whether dark and bright are exchanged in the images
     interpolation: Interpolation = field(default="bicubic", metadata=ADDED)  # when resizing
@@ -70,8 +73,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require(self.n_channels in (1, 3), f"Images have {self.n_channels} channels, not 1 or 3.")
-        size = self.image_size
-        require(16 <= size <= 4096, f"Images of {size} px: they must have 16 to 4096.")
+        normalize(self)
         known = self.resize in get_args(ResizeMode) and isinstance(self.inverted, bool)
         require(known, f"Images resized by '{self.resize}', inverted '{self.inverted}'.")
         known = self.interpolation in get_args(Interpolation)

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kedge.config import ADDED, TrainConfig
+from kedge.config import ADDED, Epochs, TrainConfig
 from kedge.errors import KedgeError, require
 from kedge.models.calibration import Calibration
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
@@ -34,6 +34,7 @@ from kedge.models.heads import Head, build_head
 from kedge.models.outcome import RoundOutcome
 from kedge.utils.atomic_io import load_tensors, tensors_digest
 from kedge.utils.config_io import from_dict, to_dict
+from kedge.utils.ranges import Percent, Round, Total
 
 MODEL_FORMAT = "kedge-model"
 FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a checksum
@@ -62,14 +63,14 @@ def current_spec(text: str) -> str:
 class LineageEntry:
     """One round in the training history of a model."""
 
-    round: int
+    round: Round
     method: str
     classes: tuple[str, ...]
-    images: int
+    images: Total
     source: str
     config: dict[str, Any]
-    best_epoch: int  # 0: nothing trained
-    val_accuracy: float | None  # None: there were no images to validate on
+    best_epoch: Epochs  # 0: nothing trained
+    val_accuracy: Percent | None  # None: there were no images to validate on
     untrained: tuple[str, ...] = field(default=(), metadata=ADDED)  # delivered, not trained on
     outcome: RoundOutcome | None = field(default=None, metadata=ADDED)  # None: not measured
 

@@ -1,4 +1,7 @@
-"""Dataclasses of settings from and to JSON, which may be damaged or hostile; their validation."""
+"""Dataclasses from and to JSON, which may be damaged or hostile; validation by types of fields.
+
+A number in a field whose type has no `Range` must be within WHOLE or FINITE (utils/ranges).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ import typing
 from typing import Any, NoReturn, TypeVar
 
 from kedge.errors import KedgeError, require
+from kedge.utils.ranges import number_type
 
 T = TypeVar("T")
 MAX_DEPTH = 30  # lists and objects within each other
+MAX_VALUES = 3_000_000  # in a text; the largest record of an experiment has some 200,000
 
 
 def option_name(name: str) -> str:
@@ -45,18 +50,9 @@ def normalize(config: Any) -> None:
             object.__setattr__(config, name, value)
 
 
-def validated(option: str, hint: Any, value: Any) -> Any:
-    """The value as the type that the hint says, or an error that names the option."""
-    try:
-        return _convert(hint, _as_python(value))
-    except KedgeError:
-        is_list = typing.get_origin(hint) is tuple
-        each = typing.get_args(hint)[0] if is_list else hint
-        kinds = typing.get_args(each) or (each,)
-        kind = "a number" if float in kinds else "a whole number" if int in kinds else "a word"
-        also = " or two, a range" if any(typing.get_origin(k) is tuple for k in kinds) else ""
-        kind = f"{'a list, each entry ' if is_list else ''}{kind}{also}"
-        raise KedgeError(f"{option} is {reprlib.repr(value)}: it must be {kind}.") from None
+def validated(name: str, hint: Any, value: Any) -> Any:
+    """The value as the type that the hint says, or an error that begins with the name."""
+    return _convert(name, hint, _as_python(value))
 
 
 def _as_python(value: Any) -> Any:
@@ -94,41 +90,84 @@ def from_dict(kind: type[T], data: Any) -> T:
     require(not unknown, f"{kind.__name__} has no setting named {', '.join(short)}.")
     hints = _hints(typing.cast(type, kind))
     try:
-        return kind(**{name: _convert(hints[name], value) for name, value in data.items()})
+        return kind(**{name: _convert(name, hints[name], value) for name, value in data.items()})
     except TypeError as error:
         raise KedgeError(f"{kind.__name__} cannot be built from this file: {error}.") from None
 
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    return typing.get_type_hints(kind, include_extras=True)
 
 
-def _convert(hint: Any, value: Any) -> Any:
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    """The value as the type that the hint says. Raises KedgeError that begins with the name."""
     if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value)
+        kind = typing.cast(type, hint)
+        return value if isinstance(value, kind) else from_dict(kind, value)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        for kind in inner:  # the first that fits
+        objects = [kind for kind in inner if dataclasses.is_dataclass(kind)]
+        if isinstance(value, dict) and len(objects) == 1:  # for its own error
+            return from_dict(typing.cast(type, objects[0]), value)
+        for each in inner:  # the first that fits
             with contextlib.suppress(KedgeError):
-                return _convert(kind, value)
-        names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in inner)
-        raise KedgeError(f"{reprlib.repr(value)} must be of type {names}.")
-    if origin is tuple and isinstance(value, list):
-        each = inner[:1] * len(value) if Ellipsis in inner else inner
-        require(len(each) == len(value), f"{reprlib.repr(value)} must hold {len(inner)} values.")
-        return tuple(_convert(kind, item) for kind, item in zip(each, value, strict=True))
+                return _convert(name, each, value)
+        raise _unfit(name, hint, value)
+    if origin is tuple and isinstance(value, list | tuple):
+        hints = inner[:1] * len(value) if Ellipsis in inner else inner
+        if len(hints) != len(value):
+            raise _unfit(name, hint, value)
+        return tuple(_convert(name, each, item) for each, item in zip(hints, value, strict=True))
     if origin is dict and isinstance(value, dict):
-        return {key: _convert(inner[1], each) for key, each in value.items()}
-    if hint in (int, float, str, types.NoneType) or origin in (tuple, dict):
-        wanted = (int, float) if hint is float else origin or hint
-        fits = isinstance(value, wanted) and not isinstance(value, bool)
-        require(fits, f"{reprlib.repr(value)} must be of type {(origin or hint).__name__}.")
+        return {key: _convert(f"{name} of {key!a}", inner[1], each) for key, each in value.items()}
+    kind, limits = number_type(hint)
+    if limits is not None:
+        is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+        fits = is_number and value in limits
+    elif origin is typing.Literal:
+        fits = isinstance(value, str) and value in inner
+    else:
+        known = hint in (str, bool, types.NoneType) or origin in (tuple, dict)
+        fits = not known or isinstance(value, origin or hint)
+    if not fits:
+        raise _unfit(name, hint, value)
     return value
+
+
+def _unfit(name: str, hint: Any, value: Any) -> KedgeError:
+    try:
+        shown = reprlib.repr(value)
+    except ValueError:  # Python prints no number of more than 4300 digits
+        shown = "a number of thousands of digits"
+    return KedgeError(f"{name} is {shown}: it must be {_in_words(hint)}.")
+
+
+def _in_words(hint: Any) -> str:
+    kind, limits = number_type(hint)
+    if limits is not None:
+        return f"{'a whole number' if kind is int else 'a number'}{limits}"
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [each for each in inner if each is not types.NoneType]
+        ranges = [each for each in kinds if typing.get_origin(each) is tuple]
+        words = [_in_words(each) for each in kinds if each not in ranges]
+        return " or ".join([*words, *["two, a range"] * bool(ranges)])
+    if origin is tuple and Ellipsis in inner:
+        return f"a list, each entry {_in_words(inner[0])}"
+    if origin is tuple:
+        return f"{len(inner)} values, each {_in_words(inner[0])}"
+    if origin is typing.Literal:
+        return " or ".join(inner)
+    return {bool: "true or false", types.NoneType: "null"}.get(
+        hint, "an object" if origin is dict else "a word"
+    )
 
 
 def parse_json(text: str) -> Any:
     """The value of a JSON text without NaN, repeated keys and deep nesting, or ValueError."""
+    if sum(map(text.count, ",[{")) > MAX_VALUES:  # a hundred times the memory of the text
+        raise ValueError(f"it has more than {MAX_VALUES:,} values")
     value = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_unique_keys)
     check_depth(value)
     if re.search(r"\\u[dD][89a-fA-F]", text):  # a lone surrogate parses, but cannot be printed
