@@ -32,6 +32,7 @@ from kedge.defaults import (
     infer_backbone,
     infer_head,
 )
+from kedge.episodes.sampler import check_n_episodes
 from kedge.episodes.train_val_split import (
     select_test_part,
     select_test_pool,
@@ -300,6 +301,7 @@ def evaluate_by_class(
     if known:
         return evaluate_naming(on_device, table)
     pool, shape, reasons = select_test_pool(table, settings)
+    check_n_episodes("--n-episodes", n_episodes, pool, shape)
     tell_inferred(table, reasons)
     return evaluate_episodes(on_device, EvalSpec("test", pool, shape), n_episodes, seed)
 

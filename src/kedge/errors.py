@@ -16,6 +16,10 @@ class EntitlementError(KedgeError):
     """A method reached for something that it is not allowed to see."""
 
 
+class NotFiniteError(KedgeError):
+    """A model gives scores that are infinite or no numbers."""
+
+
 class NameTakenError(KedgeError):
     """A new file was to get a name that another one has, which is kept."""
 

@@ -301,10 +301,10 @@ def test_options_that_every_part_sets_cannot_be_overridden(write: Write) -> None
         ('[parts."!"]\nseeds = [1]', "parts"),
         ("epochs = 3", "epochs"),
         ("[episode]\nn_ways = 3", r"episode\.n_ways: "),
-        ("[episode]\nn_way = 1", r"episode\.n_way: --n-way is 1"),
+        ("[episode]\nn_way = 1", r"episode\.n_way: n_way is 1"),
         ("methods = ['EIML images=3']\nprotocol = 'drawings'", "methods: .*images"),
         ("protocol = 'nowhere'", "protocol: .*'nowhere'"),
-        ("[parts.one.schedule]\nepochs = -1", r"part 'one': schedule\.epochs: --epochs is -1"),
+        ("[parts.one.schedule]\nepochs = -1", r"part 'one': schedule\.epochs: epochs is -1"),
         ("[parts.one]\ndata = 3", "part 'one': data"),
     ],
 )

@@ -21,7 +21,15 @@ from typing import Annotated, Any, NoReturn, Union
 
 from kedge import __version__
 from kedge.errors import KedgeError
-from kedge.utils.process import escape_unencodable, keep_freed_memory
+from kedge.utils.process import (
+    check_folder,
+    keep_freed_memory,
+    limit_threads,
+    prepare_streams,
+    shortage,
+    shorten_warnings,
+)
+from kedge.utils.text import printable
 
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 DISTRIBUTED = ("bench", "train", "update")  # commands that torchrun may start
@@ -35,16 +43,17 @@ def main() -> None:
     """Entry point: a user's errors are one sentence, a traceback means a bug."""
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
-    escape_unencodable()
+    prepare_streams()
+    shorten_warnings()
     try:
+        check_folder()
+        limit_threads()
         with _silence_other_ranks():
             from rich.console import Console
 
             _parse(sys.argv[1:]).run(Console())
             sys.stdout.flush()
     except KedgeError as error:
-        from kedge.utils.progress import printable
-
         _end(printable(str(error), one_line=True), 1)
     except KeyboardInterrupt:
         command = " ".join(sys.argv[1 : 3 if sys.argv[1:2] == ["data"] else 2])
@@ -58,6 +67,8 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for buffered output
             _end(f"standard output is incomplete: it could not be written ({error.strerror}).", 1)
+        if lacking := shortage(error):
+            _end(lacking, 1)
         _exit_unless_first(1)
         raise
 

@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
 
 from kedge.config import Count, EpisodeOptions, RoundOptions, TrainOptions
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, NotFiniteError
 from kedge.utils import progress
 from kedge.utils.progress import printable
 
@@ -212,6 +213,15 @@ def load_model(file: Path, backbone: str | None) -> Model:
             f"--backbone {backbone}: kedge knows the network of {file}; leave --backbone out."
         )
     return Model.load(file, import_backbone(backbone))
+
+
+@contextmanager
+def naming_errors(file: Path) -> Iterator[None]:
+    """Let errors that a model causes while it is used name its file."""
+    try:
+        yield
+    except NotFiniteError as error:
+        raise KedgeError(f"{file}: {error}") from None
 
 
 def validation_text(accuracy: float | None, epoch: int) -> str:

@@ -23,6 +23,7 @@ from kedge.cli.arguments import (
     as_json,
     load_model,
     load_pytorch,
+    naming_errors,
     option,
     say,
 )
@@ -90,7 +91,7 @@ class Evaluate:
         from kedge.episodes.train_val_split import select_test_part
 
         model = load_model(self.model, self.backbone)
-        with progress.display():
+        with progress.display(), naming_errors(self.model):
             table = select_test_part(model.open(self.reading.delivery(self.data)))
             given = {"n_episodes": N_EPISODES, "seed": SEED, **given}
             result = api.evaluate_by_class(model, table, known=self.known, **given)

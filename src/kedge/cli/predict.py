@@ -28,6 +28,7 @@ from kedge.cli.arguments import (
     check_choice,
     load_model,
     load_pytorch,
+    naming_errors,
     option,
 )
 from kedge.errors import KedgeError
@@ -99,7 +100,7 @@ class Predict:
         examples = [] if self.support is None else [self.support]
         load_pytorch(self.model, images=examples, decode=True)
         model = load_model(self.model, self.backbone)
-        with progress.display():
+        with progress.display(), naming_errors(self.model):
             files = _files(self.images)
             support = None if self.support is None else self.reading.delivery(self.support)
             classifier = model.classifier(support, known=self.include_known or None)

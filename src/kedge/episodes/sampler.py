@@ -25,6 +25,9 @@ from kedge.errors import KedgeError
 from kedge.utils.seeding import generator
 from kedge.utils.text import pluralize
 
+MAX_BYTES = 1 << 32  # of the episodes that are drawn at once
+BYTES_PER_IMAGE, BYTES_PER_CLASS = 80, 16  # about, while one episode is drawn
+
 
 @dataclass(frozen=True, eq=False)
 class EpisodeIndices:
@@ -136,6 +139,18 @@ def check_pool(pool: Pool, shape: EpisodeShape) -> None:
         )
 
 
+def check_n_episodes(option: str, n_episodes: int, pool: Pool, shape: EpisodeShape) -> None:
+    """Raise KedgeError if so many episodes, which are drawn at once, need too much memory."""
+    n_images = shape.ways[1] * (shape.shots[1] + shape.n_query)
+    most = MAX_BYTES // (BYTES_PER_IMAGE * n_images + BYTES_PER_CLASS * len(pool.classes))
+    if n_episodes > most:
+        raise KedgeError(
+            f"{option} is {n_episodes}: at most {most:,} episodes of the {pool.name} pool fit into "
+            f"memory at a time (of {n_images} images each, from "
+            f"{pluralize(len(pool.classes), 'class', 'classes')})."
+        )
+
+
 def sample_episodes(
     pool: Pool,
     shape: EpisodeShape,
@@ -149,6 +164,7 @@ def sample_episodes(
     half of the episodes on average are hard ones; see `kedge.training.task2vec`.
     """
     check_pool(pool, shape)
+    check_n_episodes("n_episodes", n_episodes, pool, shape)
     max_ways, max_shots = shape.ways[1], shape.shots[1]
     if nearest is None:
         classes = _sample_distinct(rng, n_episodes, len(pool.classes), max_ways)

@@ -17,6 +17,7 @@ from kedge.config import EpisodeShape
 from kedge.data.pools import Pool
 from kedge.episodes.sampler import EpisodeIndices, sample_episodes
 from kedge.models.heads import Head
+from kedge.models.heads.base import require_finite
 from kedge.models.model import Model
 from kedge.utils.progress import task
 from kedge.utils.seeding import generator
@@ -38,7 +39,7 @@ def classify_queries(
             z = features[part.to(features.device)]  # episodes, ways, images, d
             representatives = head.fit(z[:, :, :n_shot])
             logits = head.logits(z[:, :, n_shot:].flatten(1, 2), representatives)
-            yield numbers, logits.argmax(-1), targets
+            yield numbers, require_finite(logits).argmax(-1), targets
 
 
 def episode_accuracies(

@@ -16,6 +16,7 @@ from kedge.errors import require
 from kedge.evaluation.accuracy import PoolFeatures
 from kedge.evaluation.by_class import Evaluation, Tally
 from kedge.evaluation.results import NamingResult, Score
+from kedge.models.heads.base import require_finite
 from kedge.models.model import Model
 from kedge.models.model_file import ModelContents
 
@@ -116,4 +117,5 @@ def _predicted(
     logits: Callable[[Float[Tensor, "b d"]], Float[Tensor, "b k"]], features: Float[Tensor, "n d"]
 ) -> Int64[Tensor, " n"]:
     """The number of the class that each image gets."""
-    return torch.cat([logits(batch).argmax(1).cpu() for batch in features.split(LOGITS_BATCH)])
+    batches = features.split(LOGITS_BATCH)
+    return torch.cat([require_finite(logits(batch)).argmax(1).cpu() for batch in batches])

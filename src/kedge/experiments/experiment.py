@@ -25,7 +25,7 @@ from kedge.config import (
 )
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
-from kedge.episodes.sampler import check_pool
+from kedge.episodes.sampler import check_n_episodes, check_pool
 from kedge.errors import KedgeError, require
 from kedge.evaluation.accuracy import EvalSpec
 from kedge.methods.registry import parse_method
@@ -33,7 +33,7 @@ from kedge.models.backbones import PRETRAINED, build_backbone
 from kedge.models.heads import build_head
 from kedge.training.round import check_tasks_per_step
 from kedge.utils import progress
-from kedge.utils.config_io import normalize
+from kedge.utils.config_io import normalize, option_name
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,11 @@ def check_experiment(experiment: Experiment) -> ImageTable:
         shape = experiment.update_episode if round else experiment.episode
         for pool in benchmark.train_and_val_pools(round):
             check_pool(pool, shape)
+            for option in ("episodes", "val_episodes"):
+                n_episodes = getattr(experiment.schedule, option)
+                check_n_episodes(option_name(option), n_episodes, pool, shape)
         for spec in experiment.eval_specs(benchmark.test_pools(round)):
             check_pool(spec.pool, spec.shape)
+            n_episodes = experiment.eval_episodes
+            check_n_episodes("--eval-episodes", n_episodes, spec.pool, spec.shape)
     return table

@@ -13,7 +13,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kedge.benchmarks import get_protocol
 from kedge.errors import KedgeError, require
@@ -26,7 +26,8 @@ from kedge.models.model_file import current_spec
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import exclusive, write_text_atomically
-from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict
+from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict, validated
+from kedge.utils.ranges import Range
 
 
 @progress.shown
@@ -36,7 +37,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) ->
     With several jobs, as many methods and seeds are trained at the same time.
     """
     distributed.init()
-    require(jobs >= 1, f"--jobs is {jobs}: it must be at least 1.")
+    jobs = validated("--jobs", Annotated[int, Range(1, 1000)], jobs)
     require(jobs == 1 or distributed.world_size() == 1, "--jobs: start it without torchrun.")
     folder = Path(folder)
     if jobs == 1 and not (folder / "record.json").exists():

@@ -15,14 +15,15 @@ from kedge.methods.registry import parse_method
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import progress
 from kedge.utils.config_io import from_dict, parse_json
-from kedge.utils.process import escape_unencodable, keep_freed_memory
+from kedge.utils.process import keep_freed_memory, prepare_streams, shorten_warnings
 
 
 def main() -> None:
     """Do one job, whose parent holds the lock; progress and errors go to standard output."""
     Thread(target=_exit_with_parent, daemon=True).start()
     keep_freed_memory()
-    escape_unencodable()
+    prepare_streams()
+    shorten_warnings()
     load_compiler_in_background()
     folder, seed, method, n_workers = sys.argv[1:]
     try:

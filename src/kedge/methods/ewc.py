@@ -45,7 +45,8 @@ class ElasticWeightConsolidation(Alignment):
 
     def __post_init__(self) -> None:
         number = isinstance(self.episodes, int) and not isinstance(self.episodes, bool)
-        require(number and self.episodes >= 1, "EWC: episodes must be a number of at least 1.")
+        valid = number and 1 <= self.episodes <= 100_000
+        require(valid, "EWC: episodes must be a number from 1 to 100000.")
         valid = isinstance(self.decay, int | float) and 0 <= self.decay <= 1
         require(valid, "EWC: decay must be a number from 0 to 1.")
 

@@ -20,6 +20,7 @@ from kedge.data.index import names_of_numbers
 from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
+from kedge.models.heads.base import require_finite
 from kedge.models.novelty import novelty, typicality
 from kedge.utils import progress
 from kedge.utils.config_io import validated
@@ -84,7 +85,7 @@ class Classifier:
     @progress.shown
     def predict_proba(self, images: Any) -> Float[Tensor, "n k"]:
         """The probability of each class for each image; columns are in the order of `classes`."""
-        return torch.cat([self.logits(z).softmax(-1) for z in self._features(images)])
+        return torch.cat([self._probabilities(z) for z in self._features(images)])
 
     @progress.shown
     def score(self, images: Any, labels: Any) -> float:
@@ -113,7 +114,7 @@ class Classifier:
         require(n >= 1, f"n is {n}: it must be at least 1.")
         predictions = []
         for features in self._features(images):
-            best = self.logits(features).softmax(-1).topk(min(n, len(self.classes)), 1)
+            best = self._probabilities(features).topk(min(n, len(self.classes)), 1)
             typical = self.typicality(features)
             typicalities = [None] * len(features) if typical is None else typical.tolist()
             for indices, values, each in zip(
@@ -161,6 +162,9 @@ class Classifier:
         """Scores of features, as `Model.embed` gives them; their softmax is `predict_proba`."""
         logits: Tensor = self.model.head.logits(features, self.representatives)
         return logits if self.offsets is None else logits + self.offsets.to(logits)
+
+    def _probabilities(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        return require_finite(self.logits(features)).softmax(-1)
 
     @torch.no_grad()
     def _features(self, images: Any) -> Iterator[Float[Tensor, "b d"]]:

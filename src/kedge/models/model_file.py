@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import textwrap
 from collections.abc import Iterator
@@ -149,6 +150,8 @@ def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
         require(valid, "its places are not one row of float32 for each class")
     _check_finite(anchors, *([] if class_means is None else [class_means]))
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
+    ascending = all(a.round < b.round for a, b in itertools.pairwise(lineage))
+    require(ascending, "its rounds are not in ascending order")
     given = about.get("calibration")
     calibration = None if given is None else from_dict(Calibration, given)
     return ModelContents(

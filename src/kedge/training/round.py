@@ -23,7 +23,7 @@ from torch import Tensor
 
 from kedge.config import Schedule, TrainConfig
 from kedge.data.pools import Pool, RoundData
-from kedge.episodes.sampler import check_pool
+from kedge.episodes.sampler import check_n_episodes, check_pool
 from kedge.errors import KedgeError, require
 from kedge.evaluation.results import EpochResult
 from kedge.methods.base import Memory
@@ -87,6 +87,8 @@ def train_round(
         return _round_without_training(start, pool, round_data, method, config, checkpoint)
     check_pool(pool, config.episode)
     check_pool(round_data.val, config.episode)
+    check_n_episodes("--episodes", schedule.episodes, pool, config.episode)
+    check_n_episodes("--val-episodes", schedule.val_episodes, round_data.val, config.episode)
     if method.alignment is not None:
         method.alignment.check(config.episode)
     start = _broadcast_model(start)

@@ -6,7 +6,7 @@ import copy
 import statistics
 import time
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -23,8 +23,9 @@ from kedge.models.trainable import trainable_copy
 from kedge.training.loop import EpochRunner
 from kedge.training.step import TrainStep, default_device
 from kedge.utils import progress
-from kedge.utils.config_io import to_dict
+from kedge.utils.config_io import to_dict, validated
 from kedge.utils.env import environment, peak_memory_mb
+from kedge.utils.ranges import Range
 
 N_REPEATS = 3  # the median of these is reported
 MIN_EPISODES, MAX_EPISODES = 4, 800  # per timed epoch; the paper's epoch has 800
@@ -122,7 +123,7 @@ def measure(
     table: ImageTable, backbone: BackboneConfig, shape: EpisodeShape, seconds: float
 ) -> dict[str, Any]:
     """A JSON record of rates, device and execution mode; `seconds` for each measurement."""
-    require(seconds > 0, f"--seconds is {seconds:g}: it must be above 0.")
+    seconds = validated("--seconds", Annotated[float, Range(0, 3600, "(]")], seconds)
     train, test = train_and_test_pool(table, shape)
     model = untrained_model(train, backbone)
     n_images = shape.ways[1] * (shape.shots[1] + shape.n_query)

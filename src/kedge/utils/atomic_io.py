@@ -37,6 +37,8 @@ LONGEST_HEADER, MOST_TENSORS = 1 << 23, 10_000
 CHECKSUM_DIGITS = 64
 CHECKSUM_KEY = rb"\"sha256\": \""  # precedes the digits in a header, where quotes are escaped
 READ_BYTES = 1 << 20  # at a time
+# PyTorch raises a RuntimeError or TypeError for shapes such as 0 × 2⁶⁴−1, which safetensors allows.
+UNREADABLE = (SafetensorError, ValueError, OSError, RuntimeError, TypeError, MemoryError)
 Write = Callable[[BinaryIO], object]  # fills an open file
 Replace = bool | Callable[[Path], bool]  # whether an existing file may be replaced
 
@@ -194,8 +196,9 @@ def reading(path: Path, what: str, advice: str = "") -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError):
         raise KedgeError(f"{path}: there is no {what} here{advice}.") from None
-    except (SafetensorError, ValueError, OSError, RecursionError, MemoryError) as error:
-        reason = textwrap.shorten(str(getattr(error, "strerror", None) or error), 300)
+    except UNREADABLE as error:
+        text = str(getattr(error, "strerror", None) or error).partition("\n")[0]
+        reason = textwrap.shorten(text, 300)
         message = f"{path}: not readable as a {what}, or damaged ({reason}){advice}."
         raise KedgeError(message) from None
 

@@ -25,6 +25,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from kedge.errors import KedgeWarning, require
+from kedge.utils.text import printable as printable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -281,9 +282,3 @@ def warn(text: str) -> None:
             outermost = depth
         frame = frame.f_back
     warnings.warn(printable(text), KedgeWarning, stacklevel=outermost + 1)
-
-
-def printable(text: str, *, one_line: bool = False) -> str:
-    """The text with control characters escaped: names from files may hold any."""
-    kept = "" if one_line else "\n"
-    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

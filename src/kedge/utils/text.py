@@ -23,6 +23,12 @@ def format_bytes(n_bytes: float) -> str:
     return f"{n_bytes:.0f} B"
 
 
+def printable(text: str, *, one_line: bool = False) -> str:
+    """The text with control characters escaped: names from files may hold any."""
+    kept = "" if one_line else "\n"
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
 def display_name(name: str) -> str:
     """A name for a message: long ones are shortened, odd ones are quoted."""
     name = name if len(name) <= 200 else f"{name[:90]}…{name[-90:]}"

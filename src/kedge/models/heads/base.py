@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from kedge.errors import NotFiniteError
+
 # Added to the number of examples in `mean_error`. With 1/3, images of new classes with 1 or 5
 # examples are named at least as well as if all classes had that few; a smaller number costs the
 # known classes more. Chosen on classes other than those reported in LOG.md.
@@ -100,6 +102,16 @@ def neg_sq_dist(
     z, c = features - centre, points - centre
     z2, c2 = z.square().sum(-1, keepdim=True), c.square().sum(-1)[..., None, :]
     return 2 * z @ c.mT - z2 - c2
+
+
+def require_finite(logits: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
+    """The logits. Raises NotFiniteError if some are infinite or NaN: any class might win then."""
+    if not bool(logits.isfinite().all()):
+        raise NotFiniteError(
+            "The model's scores of images are not finite numbers, since its weights or features "
+            "are absurdly large; train it again with a lower --lr, or use an earlier model."
+        )
+    return logits
 
 
 def flatten_with_targets(
