@@ -255,8 +255,10 @@ def count_text(count: Count) -> str:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """JSON without escapes where standard output can encode it; file names may be invalid text."""
+    """JSON in which only characters are escaped that are not printable, or that standard output
+    cannot encode; file names may be invalid text."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

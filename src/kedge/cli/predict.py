@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import io
 import math
@@ -33,7 +32,7 @@ from kedge.cli.arguments import (
 )
 from kedge.errors import KedgeError
 from kedge.utils import progress
-from kedge.utils.progress import printable
+from kedge.utils.text import csv_line, printable
 
 if TYPE_CHECKING:
     from kedge.models.classifier import Classifier, Prediction
@@ -240,13 +239,13 @@ def _as_csv(_: Console, answers: Iterator[Answer]) -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.encoding.lower() == "utf-8":
         out.reconfigure(errors="surrogateescape")  # a file name may be invalid text
-    write = csv.writer(sys.stdout, lineterminator="\n").writerow
-    write(("image", "rank", "class", "probability", "typicality"))
+    print(csv_line("image", "rank", "class", "probability", "typicality"), end="")
     for answer in answers:
         typicality = "" if answer.typicality is None else f"{answer.typicality:.4f}"
         ranking = [("", None)] if answer.refused else answer.ranking
         for rank, (name, p) in enumerate(ranking, 1):
-            write((answer.file, rank, name, "" if p is None else f"{p:.6f}", typicality))
+            probability = "" if p is None else f"{p:.6f}"
+            print(csv_line(answer.file, rank, name, probability, typicality), end="")
 
 
 _SHOW = {"table": _as_table, "json": _as_json, "csv": _as_csv}

@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from kedge.cli.arguments import load_pytorch, option
 from kedge.errors import KedgeError
+from kedge.utils.text import printable
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Recipes:
                 f'{self.recipe}\', or name it in a recipe: protocol = "{self.recipe}".'
             )
         if self.recipe is not None:
-            print(recipes.text(self.recipe), end="")
+            print(printable(recipes.text(self.recipe).expandtabs()), end="")
             return
         table = Table(Column("recipe", no_wrap=True), "what it shows")
         for name in names:

@@ -6,11 +6,8 @@ show as blocks on the diagonal.
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +24,7 @@ from matplotlib.font_manager import findfont, get_font
 from kedge.evaluation.by_class import Evaluation
 from kedge.report import style
 from kedge.report.format import number
+from kedge.utils.text import csv_line
 
 MOST_NUMBERS = 12  # classes up to which every cell has its number
 MOST_ORDERED = 1000  # classes: the time to order them grows with the third power
@@ -85,20 +83,16 @@ def neighbours_first(similarity: Float64[np.ndarray, "n n"]) -> Int64[np.ndarray
 
 def confusion_csv(matrix: ConfusionMatrix) -> str:
     """A row for each class, a column for each name, shares in %."""
-    text = io.StringIO()
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(("class", *matrix.names))
+    lines = [csv_line("class", *matrix.names)]
     for name, row in zip(matrix.classes, matrix.shares.tolist(), strict=True):
-        write((name, *(f"{share:.4g}" for share in row)))
-    return text.getvalue()
+        lines.append(csv_line(name, *(f"{share:.4g}" for share in row)))
+    return "".join(lines)
 
 
 def confusion_picture(matrix: ConfusionMatrix, format: Literal["png", "svg"]) -> bytes:
     """The matrix as a picture. In SVG labels are text, for which a browser has every character."""
     figure = _draw(matrix, str if format == "svg" else drawable)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a browser has those glyphs
-        return style.encode(figure, format, {"svg.fonttype": "none"}, bbox_inches="tight")
+    return style.encode(figure, format, {"svg.fonttype": "none"}, bbox_inches="tight")
 
 
 def drawable(text: str) -> str:

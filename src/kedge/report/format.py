@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kedge.evaluation.results import Score
 from kedge.experiments.records import PoolInfo
-from kedge.utils.text import format_bytes
+from kedge.utils.text import format_bytes, printable
 
 NONE = "–"  # shown where the record has no value
 
@@ -42,7 +42,8 @@ def _rounds_clearly(score: Score, digits: int) -> bool:
 
 
 def shortened(text: str, max_length: int = 32) -> str:
-    """A label cut to a length that fits in a figure."""
+    """A label cut to a length that fits in a figure, without control characters."""
+    text = printable(text, one_line=True)
     return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
 
 

@@ -15,6 +15,7 @@ from kedge.report import queries
 from kedge.report.style import ReportFigure, looks
 from kedge.report.summary import METHODS
 from kedge.report.table import Table
+from kedge.utils.text import printable
 
 
 def is_report(page: Path) -> bool:
@@ -67,6 +68,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     return environment.get_template(template).render(
         headlines=[line.replace(" ± ", "\u00a0±\u00a0") for line in headlines],

@@ -23,6 +23,7 @@ from kedge.report.table import Table
 from kedge.report.tables import accuracy_table, all_tables
 from kedge.utils.atomic_io import write_bytes_atomically
 from kedge.utils.progress import task
+from kedge.utils.text import printable
 
 MAX_TERMINAL_COLUMNS = 8
 PAGE = "report.html"
@@ -71,8 +72,8 @@ def terminal_tables(record_set: RecordSet | Record) -> RenderableType:
     fitting = [to_rich(t) for t in tables if len(t.columns) <= MAX_TERMINAL_COLUMNS]
     if "" in record_set.parts:
         return Group(*fitting)
-    title = Text(f"{report_title(record_set)}\n", style="bold")
-    return Group(title, Text(f"{headlines(record_set)[0]}\n"), *fitting)
+    title = Text(f"{printable(report_title(record_set))}\n", style="bold")
+    return Group(title, Text(f"{printable(headlines(record_set)[0])}\n"), *fitting)
 
 
 def all_figures(record: Record) -> list[ReportFigure]:

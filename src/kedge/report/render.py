@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from kedge.report.table import AHEAD, BEHIND, Cell, Table
+from kedge.utils.text import printable
 
 RULES = Box("    \n    \n ── \n    \n ╌╌ \n    \n    \n    \n")  # below the head, between sections
 LATEX_HEADER = "% Needs \\usepackage{booktabs,amssymb}\n"
@@ -37,31 +38,35 @@ def to_rich(table: Table) -> RenderableType:
     """For a rich console. Bold cells also carry a star, because a pipe loses bold type."""
     starred = any(cell.strong for cell in table.cells)
     grid = RichTable(box=RULES, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    grid.add_column(Text(table.stub), overflow="fold")
+    grid.add_column(_text(table.stub), overflow="fold")
     for column in table.columns:
         lines = [column.group, column.label] if table.groups() else [column.label]
-        heading = Text("\n".join([*lines, column.note] if column.note else lines))
+        heading = _text("\n".join([*lines, column.note] if column.note else lines))
         # In a narrow terminal, the margin of a wide table goes below its mean.
         grid.add_column(heading, justify="right", no_wrap=not table.wide)
     for section in table.sections:
         if section.title:
-            grid.add_row(Text(section.title, style="bold"))
+            grid.add_row(_text(section.title, style="bold"))
         for row in section.rows:
-            label = Text(("  " if section.title else "") + row.label)
+            label = _text(("  " if section.title else "") + row.label)
             cells = [_rich_cell(cell, table, starred) for cell in row.cells]
             grid.add_row(label, *cells, style="dim" if row.muted else "")
         grid.add_section()
     lines = [table.caption + " (Bold cells also carry a *.)" * starred]
     lines += [f"{mark} {sentence}" for mark, sentence in table.notes]
-    caption = Padding(Text("\n".join(lines), style="dim"), (1, 0, 1, 0))
-    return Group(Text(table.title, style="bold"), Text(), grid, caption)
+    caption = Padding(_text("\n".join(lines), style="dim"), (1, 0, 1, 0))
+    return Group(_text(table.title, style="bold"), Text(), grid, caption)
 
 
 def _rich_cell(cell: Cell, table: Table, starred: bool) -> Text:
     style = "bold" if cell.strong else "dim" if cell.muted else ""
     tail = (cell.mark or " ") if table.marked else ("*" if cell.strong else " ") if starred else ""
     text = cell.text.replace("± ", "±") if table.wide else cell.text
-    return Text(text + cell.note + tail, style=style)
+    return _text(text + cell.note + tail, style=style)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)
 
 
 # ── Markdown ─────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +101,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 def markdown(text: str) -> str:
     """Text escaped so that it is shown as written, and is neither HTML nor a new cell."""
-    plain = " ".join(text.split())
+    plain = printable(" ".join(text.split()))
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~$#])", r"\\\1", plain)
 
@@ -157,4 +162,4 @@ def _latex_cell(cell: Cell, marked: bool) -> str:
 
 
 def latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in " ".join(text.split()))
+    return "".join(LATEX.get(c, c) for c in printable(" ".join(text.split())))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kedge.evaluation.results import Score
 from kedge.report.format import shortened
 from kedge.report.queries import BASE, family
 from kedge.report.sweeps import find_sweeps
+from kedge.utils.text import printable
 
 WIDTH = 6.2  # inches: the text of a figure stays readable on a phone
 INK, QUIET, RULE = "#222222", "#666666", "#d9d9d9"
@@ -148,7 +150,13 @@ def encode(
     metadata = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
     options = {"dpi": 200, "facecolor": "white", "metadata": metadata, **options}
     buffer = io.BytesIO()
-    with house_style(), mpl.rc_context(settings):
+    with house_style(), mpl.rc_context(settings), warnings.catch_warnings():
+        # Of characters that the font lacks. They become boxes; where SVG has text, a browser has
+        # those characters.
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
         figure.savefig(buffer, format=format, **options)
     figure.set_layout_engine("none")  # the other format gets the same layout
-    return buffer.getvalue()
+    if format == "png":
+        return buffer.getvalue()
+    # Matplotlib writes labels as they are, in texts or comments; XML allows no control characters.
+    return "\n".join(map(printable, buffer.getvalue().decode().split("\n"))).encode()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "'")
+
 
 def pluralize(n: int, singular: str, plural: str = "") -> str:
     """'1 image', '3 images'; the plural is the singular with an s by default."""
@@ -24,9 +26,34 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def printable(text: str, *, one_line: bool = False) -> str:
-    """The text with control characters escaped: names from files may hold any."""
+    """The text with control characters and those that change the direction of writing escaped:
+    names from files may hold any."""
+    if text.isprintable():
+        return text
     kept = "" if one_line else "\n"
-    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+    return "".join(c if _is_visible(c) or c in kept else repr(c)[1:-1] for c in text)
+
+
+def _is_visible(c: str) -> bool:
+    return c.isprintable() or unicodedata.category(c) == "Zs"  # blanks of other widths
+
+
+def csv_line(*cells: str | int) -> str:
+    """A line of CSV that spreadsheet programs show as it is.
+
+    A text that begins like a formula, or with ', gets a ' before it (OWASP, "CSV injection"), so
+    that a program which removes one ' at the beginning has the text itself. Control characters are
+    escaped as in `printable`.
+    """
+    return f"{','.join(map(_csv_cell, map(str, cells)))}\n"
+
+
+def _csv_cell(text: str) -> str:
+    # Bytes of file names that are not UTF-8 are written as they are.
+    text = "".join(c if "\udc80" <= c <= "\udcff" else printable(c, one_line=True) for c in text)
+    text = f"'{text}" if text.startswith(FORMULA_STARTS) else text
+    # Not csv.writer: some spreadsheet programs split at semicolons, which it does not quote.
+    return '"{}"'.format(text.replace('"', '""')) if set(text) & set(',;"') else text
 
 
 def display_name(name: str) -> str:
