@@ -41,9 +41,9 @@ UPDATE = "update, ridge, FT"
 RANDOM_KILLS = (TRAIN, "update, ecm, EWC", "update, prototype, EIML", "update, ridge, IDA")
 # Temporary names of files that are being written.
 PARTS = {
-    CHECKPOINT: r"/\.m\.kedge\.training\.\d+\.part$",
-    MEMORY: r"/\.m\.kedge\.memory\.\d+\.part$",
-    MODEL: r"/\.m\.kedge\.\d+\.part$",
+    CHECKPOINT: r"/\.m\.kedge\.training\.[\w-]+\.part$",
+    MEMORY: r"/\.m\.kedge\.memory\.[\w-]+\.part$",
+    MODEL: r"/\.m\.kedge\.[\w-]+\.part$",
 }
 KILL_AFTER = """
 import os, signal, threading
@@ -146,9 +146,9 @@ def test_killed_at_random_moments(name: str, cases: Cases, tmp_path: Path) -> No
 
 
 MOMENTS: dict[str, tuple[str, str, int, set[str]]] = {  # and the complete files at that moment
-    "first checkpoint not flushed": ("open", PARTS[CHECKPOINT], 2, set()),
+    "first checkpoint not moved": ("os.rename", PARTS[CHECKPOINT], 1, set()),
     "second checkpoint not moved": ("os.rename", PARTS[CHECKPOINT], 3, {CHECKPOINT}),
-    "memory not flushed": ("open", PARTS[MEMORY], 2, {CHECKPOINT}),
+    "memory not moved": ("os.rename", PARTS[MEMORY], 1, {CHECKPOINT}),
     "model not moved": ("os.rename", PARTS[MODEL], 1, {CHECKPOINT, MEMORY}),
     "checkpoint not removed": ("os.remove", "training$", 1, {CHECKPOINT, MEMORY, MODEL}),
 }

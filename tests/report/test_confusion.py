@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import random
 from xml.etree import ElementTree
@@ -11,7 +13,7 @@ import pytest
 from kedge.evaluation.by_class import Evaluation
 from kedge.evaluation.results import ClassAccuracy, Confusion, Score
 from kedge.report import confusion
-from kedge.report.confusion import confusion_matrix, confusion_picture
+from kedge.report.confusion import confusion_csv, confusion_matrix, confusion_picture
 
 ODD = ["<script>alert(1)</script>", "猫", "🐈", "שלום", "x$^2$", "long " * 20]
 
@@ -54,6 +56,20 @@ def test_long_names_that_differ_at_the_end_are_told_apart() -> None:
     svg = confusion_picture(confusion_matrix(evaluation([names])), "svg")
     texts = [t.text or "" for t in ElementTree.fromstring(svg).iter() if t.tag.endswith("text")]
     assert len({text for text in texts if text.startswith("very")}) == 3
+
+
+def test_class_names_hold_no_control_characters_and_no_formulas() -> None:
+    matrix = confusion_matrix(evaluation([["a\x1b[2J", "b\u202egpj", "c\nd", "=1+1"]]))
+    svg, table = confusion_picture(matrix, "svg").decode(), confusion_csv(matrix)
+    for text in (svg, table):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert r"a\x1b[2J" in text
+        assert r"c\nd" in text
+    ElementTree.fromstring(svg)
+    rows = list(csv.reader(io.StringIO(table)))
+    assert {row[0] for row in rows} == {"class", *rows[0][1:]}
+    assert "'=1+1" in rows[0]
+    assert confusion_picture(matrix, "png").startswith(b"\x89PNG")
 
 
 def test_some_classes_have_a_label_where_there_is_no_room_for_all(

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from kedge.cli.arguments import load_pytorch, say
 from kedge.errors import KedgeError
 from kedge.utils import progress
+from kedge.utils.regular_file import open_regular
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,11 @@ def _is_model(path: Path) -> bool:
     no JSON begins with."""
     if path.is_dir():
         return False
-    with open(path, "rb") as file:
-        return path.suffix == ".kedge" or file.read(8).endswith(b"\0")
+    try:
+        with open_regular(path) as file:
+            return path.suffix == ".kedge" or file.read(8).endswith(b"\0")
+    except OSError as error:
+        raise KedgeError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
 def _report_runs(console: Console, runs: list[Path]) -> None:

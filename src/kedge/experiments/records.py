@@ -22,6 +22,7 @@ from kedge.evaluation.results import AnchorMove, EpochResult, Score
 from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.config_io import from_dict, parse_json
 from kedge.utils.ranges import Amount, Round, Total
+from kedge.utils.regular_file import read_text
 
 RECORD_FORMAT = 1
 INDEX = "recipe.json"  # of a record set
@@ -232,11 +233,12 @@ class RecordSet:
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_json(read_text(path))
     except FileNotFoundError:
         raise KedgeError(f"{path}: no {what} here; 'kedge bench' writes one.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise KedgeError(f"{path}: not a readable kedge {what} ({error}).") from None
+        reason = getattr(error, "strerror", None) or error
+        raise KedgeError(f"{path}: not a readable kedge {what} ({reason}).") from None
     if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
         raise KedgeError(f"{path}: not a kedge {what} of format {RECORD_FORMAT}.")
     return data
@@ -244,7 +246,7 @@ def _read_json(path: Path, what: str) -> dict[str, Any]:
 
 def load_run(path: Path) -> Run:
     try:
-        return from_dict(Run, parse_json(path.read_text(encoding="utf-8")))
+        return from_dict(Run, parse_json(read_text(path)))
     except (OSError, ValueError, RecursionError, KedgeError) as error:
         raise KedgeError(f"{path}: damaged ({error}); delete it to do this run again.") from None
 

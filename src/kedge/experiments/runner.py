@@ -28,6 +28,7 @@ from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import exclusive, write_text_atomically
 from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict, validated
 from kedge.utils.ranges import Range
+from kedge.utils.regular_file import read_text
 
 
 @progress.shown
@@ -89,7 +90,7 @@ def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experime
 
 def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
     try:
-        saved = parse_json(path.read_text(encoding="utf-8"))
+        saved = parse_json(read_text(path))
         require(isinstance(saved, dict), "it holds no settings")
         saved_images = saved.pop("images", images)
         with suppress(LookupError, TypeError, AttributeError):  # from_dict names what is wrong

@@ -46,6 +46,7 @@ from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import load_tensors, save_tensors, write_text_atomically
 from kedge.utils.env import environment, peak_memory_mb, reset_peak_memory
 from kedge.utils.progress import Tick
+from kedge.utils.regular_file import read_text
 from kedge.utils.seeding import torch_seed
 
 BASE = Method("base", "new", from_scratch=True)  # round 0, shared by all methods
@@ -66,7 +67,7 @@ class SeedRun:
         path = self.folder / "split.json"
         text = json.dumps(asdict(self.benchmark.split), ensure_ascii=False) + "\n"
         try:
-            saved = path.read_text(encoding="utf-8")
+            saved = read_text(path)
         except FileNotFoundError:
             write_text_atomically(path, text)
             return

@@ -16,6 +16,7 @@ from kedge.training.step import load_compiler_in_background
 from kedge.utils import progress
 from kedge.utils.config_io import from_dict, parse_json
 from kedge.utils.process import keep_freed_memory, prepare_streams, shorten_warnings
+from kedge.utils.regular_file import read_text
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     folder, seed, method, n_workers = sys.argv[1:]
     try:
         with progress.display():
-            saved = parse_json(Path(folder, "experiment.json").read_text(encoding="utf-8"))
+            saved = parse_json(read_text(Path(folder, "experiment.json")))
             del saved["images"]
             experiment, own = from_dict(Experiment, saved), Path(folder, f"seed-{seed}")
             run = SeedRun(experiment, int(seed), own, int(n_workers))

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from kedge.errors import KedgeError, require
+from kedge.utils.regular_file import open_regular
 
 NESTED = ("state_dict", "model", "model_ema")  # where training programs put the state dict
 PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
@@ -33,7 +34,7 @@ def read_weights(path: Path) -> WeightsFile:
     require(path.exists(), f"{path}: there is no such file; give a file of weights.")
     require(path.is_file(), f"{path}: this is no file; give a file of weights.")
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(16)
             file.seek(0)
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from kedge.evaluation.naming import rounds_of_origin
 from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.models.model_file import ModelContents
 from kedge.utils.atomic_io import file_version
+from kedge.utils.regular_file import open_regular
 
 
 def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
 
 
 def _sha256(file: Path) -> str:
-    with open(file, "rb") as opened:
+    with open_regular(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

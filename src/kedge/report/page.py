@@ -15,14 +15,15 @@ from kedge.report import queries
 from kedge.report.style import ReportFigure, looks
 from kedge.report.summary import METHODS
 from kedge.report.table import Table
+from kedge.utils.regular_file import read_text
 from kedge.utils.text import printable
 
 
 def is_report(page: Path) -> bool:
     """Whether a file is a page written by kedge, which may be overwritten."""
     try:
-        return " – kedge</title>".encode() in page.read_bytes()
-    except OSError:
+        return " – kedge</title>" in read_text(page)
+    except (OSError, ValueError):
         return False
 
 

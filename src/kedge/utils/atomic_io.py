@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import socket
-import stat
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,7 +25,8 @@ from safetensors import SafetensorError, safe_open
 from kedge.errors import KedgeError, NameTakenError, require
 from kedge.utils import distributed
 from kedge.utils.config_io import parse_json
-from kedge.utils.part_file import NO_LINK, open_part, remove_stale_parts, rename_new
+from kedge.utils.part_file import open_part, remove_stale_parts, rename_new, without_links
+from kedge.utils.regular_file import open_regular
 
 if TYPE_CHECKING:  # records are read without PyTorch, which takes seconds to load
     from torch import Tensor
@@ -222,11 +222,7 @@ def _check_version(
 @contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
     """A regular file with a header of acceptable length."""
-    # Without O_NONBLOCK opening a named pipe would wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no file")
+    with open_regular(path) as file:
         _read_header(file)
         yield file
 
@@ -307,17 +303,13 @@ def file_lock(
 
 def _sign(lock_file: Path) -> None:
     """Say in a lock that this process holds who holds it: the folder may be shared by hosts."""
-    with suppress(OSError):
-        descriptor = os.open(lock_file, os.O_WRONLY | os.O_TRUNC | NO_LINK)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(f"{os.getpid()} on {socket.gethostname()}\n")
+    with suppress(OSError), open(lock_file, "wb", opener=without_links) as file:
+        file.write(f"{os.getpid()} on {socket.gethostname()}\n".encode())
 
 
 def _holder(lock_file: Path) -> str:
     """' (process 123 on HOST)'; empty for a lock of an earlier version."""
-    with suppress(OSError, ValueError):
-        descriptor = os.open(lock_file, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:
-            text = file.read(200).decode().strip()
-            return f" (process {text})" if text else ""
+    with suppress(OSError, ValueError), open_regular(lock_file) as file:
+        text = file.read(200).decode().strip()
+        return f" (process {text})" if text else ""
     return ""

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+MOST_TEXT = 1 << 26  # bytes of a file that is read at once; the largest record has 3 MB
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -31,6 +32,15 @@ def open_regular(path: str | Path) -> BinaryIO:
         file.close()
         raise
     return file
+
+
+def read_text(path: str | Path) -> str:
+    """The UTF-8 text of a plain file. Raises OSError, or ValueError if it is not UTF-8."""
+    with open_regular(path) as file:
+        content = file.read(MOST_TEXT + 1)
+    if len(content) > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"more than {MOST_TEXT >> 20} MiB of text", str(path))
+    return content.decode()
 
 
 def check_regular(path: str | Path) -> None:

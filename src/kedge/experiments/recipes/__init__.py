@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kedge.errors import KedgeError, require
 from kedge.experiments import paper
 from kedge.utils.config_io import check_depth, from_dict, option_name
+from kedge.utils.regular_file import read_text
 
 if TYPE_CHECKING:  # imports PyTorch, which listing recipes does not need
     from kedge.experiments.experiment import Experiment
@@ -101,7 +102,7 @@ def text(name: str | Path) -> str:
         hint = f"did you mean {' or '.join(close)}?" if close else "'kedge recipes' lists them."
         raise KedgeError(f"There is no recipe and no protocol '{name}'; {hint}")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise KedgeError(f"{path}: cannot be read as a recipe ({reason}).") from None
