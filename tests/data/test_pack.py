@@ -278,6 +278,28 @@ d.decode_each = slow
 """
 
 
+@pytest.mark.parametrize("what", ["out.packing", "images"])
+def test_packing_writes_through_no_link(photos: Path, tmp_path: Path, what: str) -> None:
+    """Another user of the folder has prepared a packing that seems to be a stopped one of ours."""
+    job, victim = PackJob(read_index(photos), SPEC), tmp_path / "victim"
+    (victim / "images").parent.mkdir()
+    (victim / "images").write_bytes(b"theirs")
+    journal = pack._Journal(victim / "journal.json", job.key)
+    with open(tmp_path / "any", "wb") as file:
+        journal.save(file)
+    folder = tmp_path / "out.packing"
+    if what == "out.packing":
+        folder.symlink_to(victim)
+    else:
+        folder.mkdir()
+        (folder / "journal.json").write_bytes((victim / "journal.json").read_bytes())
+        (folder / "images").symlink_to(victim / "images")
+    with pytest.raises(KedgeError, match="out"):
+        packed(photos, tmp_path / "out")
+    assert (victim / "images").read_bytes() == b"theirs"
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_killed_packing_continues(ready: Ready, photos: Path, tmp_path: Path) -> None:
     for i in (3, 7):

@@ -79,7 +79,7 @@ DEEP: Any = []
 for _ in range(200):
     DEEP = [DEEP]
 VALUES: tuple[Any, ...] = (
-    *(None, True, 0, -1, 17, 10**6, 2**31, 2**63, 10**300, 0.5, 1e308, float("nan")),
+    *(None, True, 0, -5, 17, 10**6, 2**31, 2**63, 10**400, 0.5, 1e308, float("nan")),
     *("", "x" * 200, "\x1b[2J\n\0", "\ud800", "ecm inner_steps=1000000000", "resnet12"),
     *([], {}, [None], ["a", "a"], {"a": 1}, list(range(1000)), DEEP),
 )
@@ -249,6 +249,15 @@ def add_models(cases: Cases, folder: Path, first: Path) -> None:
         section[key], honest = value, section[key]
         cases.add(f"forged {key}", "fail", file.joined(), predict)
         section[key] = honest
+    for shape in ([0, 2**64 - 1], [2**64 - 1, 0], [2**63, 0]):  # no bytes, so any size fits
+        file = File(contents["prototype"])
+        end = len(file.data)
+        file.header["more"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end]}
+        cases.add(f"shape {shape}", "fail", file.joined(), ["show", "MODEL"])
+    for key, value in (("round", -5), ("val_accuracy", 10**400), ("images", 10**30)):
+        file = File(contents["prototype"])
+        file.about["lineage"][0][key] = value
+        cases.add(f"{key} {str(value)[:9]}", "fail", file.joined(), ["show", "MODEL", "--json"])
     cases.add("missing", "fail", None, predict)
     (cases.add("folder", "fail", None, predict) / "file.kedge").mkdir()
     os.mkfifo(cases.add("pipe", "fail", None, predict) / "file.kedge")
