@@ -24,7 +24,7 @@ from matplotlib.font_manager import findfont, get_font
 from kedge.evaluation.by_class import Evaluation
 from kedge.report import style
 from kedge.report.format import number
-from kedge.utils.text import csv_line
+from kedge.utils.text import csv_line, printable
 
 MOST_NUMBERS = 12  # classes up to which every cell has its number
 MOST_ORDERED = 1000  # classes: the time to order them grows with the third power
@@ -152,7 +152,7 @@ def _draw(matrix: ConfusionMatrix, label: Callable[[str], str]) -> Figure:
 
 def _shortened(name: str) -> str:
     """A long name without its middle, since similar names often differ at the end."""
-    half = LONGEST_LABEL // 2
+    name, half = printable(name, one_line=True), LONGEST_LABEL // 2
     short = f"{name[: half - 1].rstrip()}…{name[-half:].lstrip()}"
     return name if len(name) <= LONGEST_LABEL else short
 

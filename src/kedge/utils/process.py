@@ -12,6 +12,7 @@ import textwrap
 import threading
 import warnings
 from contextlib import suppress
+from typing import TextIO
 
 from kedge.errors import require
 from kedge.utils.text import printable
@@ -59,7 +60,14 @@ def shorten_warnings() -> None:
         warnings.showwarning = _show_warning
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     text = re.sub(r"\(Triggered internally at .*", "", str(message), flags=re.DOTALL)
     text = textwrap.shorten(printable(" ".join(text.split())), 300)
     print(f"kedge: warning: {text}", file=sys.stderr)

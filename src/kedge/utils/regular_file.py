@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 MOST_TEXT = 1 << 26  # bytes of a file that is read at once; the largest record has 3 MB
 _KINDS = {
@@ -17,7 +17,7 @@ _KINDS = {
 }
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> BufferedReader:
     """A plain file, or a link to one, open for reading in binary.
 
     Raises the OSError that `open` would; and one with the reason in `strerror` for a pipe, a socket
