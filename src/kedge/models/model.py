@@ -308,8 +308,7 @@ class Model:
         )
 
     def save(self, path: str | Path, *, replace: bool = True) -> None:
-        """Write a model file, atomically. An existing file is replaced, unlike by the commands;
-        without `replace` it is kept, and KedgeError raised."""
+        """Write a model file, atomically. Without `replace` an existing one raises KedgeError."""
         about = {
             "format": model_file.MODEL_FORMAT,
             "config": to_dict(self.config),
