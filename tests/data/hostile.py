@@ -128,16 +128,18 @@ def jpeg_progressive_cmyk(folder: Path) -> Path:
 
 @generator
 def jpeg_of_empty_scans(folder: Path) -> Path:
-    """1,000 scans of 10 bytes, each of which goes through the whole image."""
-    content = jpeg_start(7000, 7000, 1) + jpeg_scan([1], 0, 0)
-    content += jpeg_scan([1], 1, 63) * 1000 + b"\xff\xd9"
-    return folder_with(folder, "x.jpg", content)
+    """1,000 scans of 14 bytes, each of which goes through the whole image."""
+    return folder_with(folder, "x.jpg", jpeg_of_scans())
+
+
+def jpeg_of_scans() -> bytes:
+    return jpeg_start(7000, 7000, 3) + jpeg_scan([1, 2, 3], 0, 0) * 1000 + b"\xff\xd9"
 
 
 @generator
 def many_bad_jpegs(folder: Path) -> Path:
     """One after the other, each of which takes as long as one image may."""
-    scans = jpeg_start(7000, 7000, 1) + jpeg_scan([1], 0, 0) + jpeg_scan([1], 1, 63) * 1000
+    scans = jpeg_of_scans()
     data = folder_with(folder, "x.jpg", scans)
     for i in range(40):
         (data / "ant" / f"x{i}.jpg").write_bytes(scans)

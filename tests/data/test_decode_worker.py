@@ -7,7 +7,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kedge.data import decode_pool, limited_process, parallel_decode
+from kedge.data import decode_pool, limited_process, parallel_decode, process_pool
 from kedge.data.decode import ImageHeader, ImageSpec, RawImage
 from kedge.data.decode_pool import DAMAGED, decode_each, n_workers, read_headers
 from kedge.data.index import ArrayImages, ImageSource
@@ -132,14 +131,23 @@ def test_workers_are_kept_for_the_next_images(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_worker_that_was_idle_for_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = limited_process.START.replace(
-        "import_module(sys",
-        "import_module('kedge.data.limited_process').IDLE_SECONDS = 0.1; import_module(sys",
-    )
+    """It would end by itself at any time, which must not cost an image."""
+    assert decode_each([png(0)], SPEC)[0].pixels is not None
+    [first] = decode_pool._POOL._idle
+    monkeypatch.setattr(process_pool, "REUSE_SECONDS", -1.0)
+    assert decode_each([png(0)], SPEC)[0].pixels is not None
+    [second] = decode_pool._POOL._idle
+    assert first.closed
+    assert not second.closed
+
+
+def test_an_idle_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = "import_module('kedge.data.limited_process').IDLE_SECONDS = 0.1; import_module(sys"
+    start = limited_process.START.replace("import_module(sys", idle)
     monkeypatch.setattr(limited_process, "START", start)
-    for _ in range(2):
-        assert decode_each([png(0)], SPEC)[0].pixels is not None
-        time.sleep(0.5)
+    decode_pool.start_worker()
+    [worker] = decode_pool._POOL._idle
+    assert worker._process.wait(60) == 0
 
 
 def test_a_forked_process_has_its_own_workers(ready: Ready) -> None:

@@ -20,6 +20,7 @@ HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"
 NEEDS_HEIF = "HEIC: pip install 'kedge[heif]' to read it"
 # Larger images are refused in words. Memory is limited whatever an image says of its size.
 MOST_PIXELS, MOST_TRANSPARENT = 50_000_000, 25_000_000
+MOST_CLAIMED = 178_956_970  # of a header, where Pillow takes it for an attack
 BITS_TAG = 0x0102  # TIFF: bits per sample
 ORIENTATION_TAG = 0x0112  # EXIF
 TURNS = {  # by EXIF orientation
@@ -49,12 +50,15 @@ class Target(NamedTuple):
 def open_image(content: bytes) -> Image.Image:
     """The image with its header parsed and no pixel decoded."""
     try:
-        return Image.open(io.BytesIO(content), formats=readable_formats())
+        image = Image.open(io.BytesIO(content), formats=readable_formats())
     except UnidentifiedImageError:
         is_heif = content[4:8] == b"ftyp" and content[8:12] in HEIF_BRANDS  # whatever its name
         if is_heif and "HEIF" not in readable_formats():
             raise Unreadable(NEEDS_HEIF) from None
         raise
+    if image.width * image.height > MOST_CLAIMED:
+        raise Unreadable(f"{image.width}×{image.height} px are too many")
+    return image
 
 
 @functools.cache

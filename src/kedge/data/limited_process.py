@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import BufferedReader, BufferedWriter
@@ -68,6 +69,7 @@ class LimitedProcess:
                 ours.setsockopt(socket.SOL_SOCKET, option, BUFFER)
                 theirs.setsockopt(socket.SOL_SOCKET, option, BUFFER)
         self._is_ready = self.closed = False
+        self.idle_since = time.monotonic()
         # -S: no packages but those named. -P: no modules from the current folder, which may be the
         # data's.
         command = [sys.executable, "-E", "-S", "-P", "-c", START, module, *_folders(packages)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from kedge.data.limited_process import LimitedProcess
+from kedge.data.limited_process import IDLE_SECONDS, LimitedProcess
 
+REUSE_SECONDS = IDLE_SECONDS / 2  # idle processes end by themselves, but never when one is taken
 P = TypeVar("P", bound=LimitedProcess)
 
 
@@ -37,6 +39,9 @@ class ProcessPool(Generic[P]):
             self._changed.wait_for(lambda: self._free >= memory)
             self._free -= memory
             process = self._idle.pop() if self._idle else None
+        if process is not None and time.monotonic() - process.idle_since > REUSE_SECONDS:
+            process.close()
+            process = None
         try:
             process = process or self._start()
             try:
@@ -49,6 +54,7 @@ class ProcessPool(Generic[P]):
             with self._changed:
                 self._free += memory
                 if process is not None and not process.closed:
+                    process.idle_since = time.monotonic()
                     self._idle.append(process)
                 self._changed.notify_all()
 
