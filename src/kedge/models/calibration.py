@@ -21,6 +21,7 @@ from kedge.models.heads.base import ClassFeatures
 from kedge.models.novelty import MOST_REFERENCES
 
 MAX_VARIANCE = 1e30  # so that offsets are finite in float32
+MOST_IN_FILE = 10_000  # scores of novelty
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Calibration:
         require(0 <= self.variance < MAX_VARIANCE, "its variance is not a positive number")
         require(all(n > 0 for n in self.counts.values()), "its counts are not above 0")
         valid = all(0 <= score < math.inf for score in self.novelty)
-        require(valid and len(self.novelty) <= MOST_REFERENCES, "its novelty is not valid")
+        require(valid and len(self.novelty) <= MOST_IN_FILE, "its novelty is not valid")
 
     def with_counts(self, counts: dict[str, int]) -> Calibration:
         return replace(self, counts={**self.counts, **counts})
