@@ -13,7 +13,11 @@ from kedge import api
 from kedge.data.drawings import load_drawings
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
-from kedge.models.drift_compensation import compensate_drift, compensated_means
+from kedge.models.drift_compensation import (
+    DeliveredFeatures,
+    compensate_drift,
+    compensated_means,
+)
 from kedge.models.model import Model
 from kedge.utils.atomic_io import load_tensors, save_tensors
 
@@ -72,7 +76,8 @@ def test_means_are_pooled_saved_and_moved(models: tuple[Model, Model], tmp_path:
     again = drawings(OLD, 40, 30)  # by the same network, so that nothing drifts
     image_means = torch.stack([z.mean(0) for z in base.embed(again.images).split(30)])
     stored = base.class_means_of(again.classes)
-    pooled = replace(base, class_means=compensated_means(base, base, again))
+    features = DeliveredFeatures.of(base, base, again)
+    pooled = replace(base, class_means=compensated_means(base, base, again, features))
     means = pooled.class_means_of(again.classes)
     torch.testing.assert_close(means, (30 * image_means + 10 * stored) / 40, rtol=1e-4, atol=1e-4)
 

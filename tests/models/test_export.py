@@ -153,6 +153,8 @@ import sys, torch, kedge
 from torch import nn
 from kedge.models.export import export_onnx
 
+kedge.set_verbosity("warning")
+
 class Own(nn.Module):
     branches = False
 
