@@ -71,11 +71,13 @@ def train_round(
     checkpoint: Path | None = None,
     tick: Tick = no_tick,
     memory: Memory | None = None,
+    later_steps: int = 0,
 ) -> RoundResult:
     """Train a copy of `start`, which is also the frozen teacher, on the images of a round.
 
     A stopped round continues from its checkpoint file. `tick` is called with the number of episodes
     just trained. `memory` is what the method kept of earlier rounds, from `memory_after_round`.
+    `later_steps` are those of further rounds in this process, which use what this one compiles.
     """
     began, memory, config = time.perf_counter(), memory or {}, method.apply_schedule(config)
     schedule = config.schedule
@@ -105,7 +107,9 @@ def train_round(
     layers, round_data = _compute_frozen_layers(start, round_data, trained, config.seed)
     if layers is not None:  # what follows sees their outputs in place of images
         start, pool = layers.shorten(start), training_pool(method, round_data)
-    step = _build_step(start, pool, method, trained, schedule, memory)
+    n_steps = schedule.epochs * schedule.episodes + later_steps
+    mode = ExecutionMode.best(start.device, n_steps)
+    step = _build_step(start, pool, method, trained, schedule, memory, mode)
     state = Checkpoint(step, schedule, method.merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         state.load(checkpoint, identity)
@@ -256,12 +260,12 @@ def _build_step(
     trained: set[str],
     schedule: Schedule,
     memory: Memory,
+    mode: ExecutionMode,
 ) -> TrainStep:
     student = trainable_copy(start, trained)
     frozen_head = copy.deepcopy(start.head).eval().requires_grad_(False)
     teacher = replace(start, embedding=start.embedding.eval(), head=frozen_head)
     embeddings = _initial_embeddings(start, pool)
-    mode = ExecutionMode.best(start.device, schedule.epochs * schedule.episodes)
     return TrainStep(
         student, teacher, method, schedule.lr, embeddings, memory, mode, ema=schedule.ema
     )
