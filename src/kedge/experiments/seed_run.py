@@ -171,10 +171,8 @@ class SeedRun:
             start = self._model(method, round - 1)
         memory = self._memory(method, round - 1) if round else {}
         checkpoint, config = folder / "training.safetensors", self._config(round)
-        schedule = config.schedule
-        later_steps = (len(self.rounds) - round) * schedule.epochs * schedule.episodes
-        later_steps = later_steps if round else 0  # methods of other jobs follow the base
-        given = (start, round_data, method, config, checkpoint, tick, memory, later_steps)
+        n_steps = len(self._rounds_of(method)) * config.schedule.epochs * config.schedule.episodes
+        given = (start, round_data, method, config, checkpoint, tick, memory, n_steps)
         result = train_round(*given)
         result.model.save(folder / "model.kedge")
         began = time.perf_counter()

@@ -71,13 +71,14 @@ def train_round(
     checkpoint: Path | None = None,
     tick: Tick = no_tick,
     memory: Memory | None = None,
-    later_steps: int = 0,
+    n_steps: int = 0,
 ) -> RoundResult:
     """Train a copy of `start`, which is also the frozen teacher, on the images of a round.
 
     A stopped round continues from its checkpoint file. `tick` is called with the number of episodes
     just trained. `memory` is what the method kept of earlier rounds, from `memory_after_round`.
-    `later_steps` are those of further rounds in this process, which use what this one compiles.
+    `n_steps` are those of all rounds in this process, which share what is compiled; by default of
+    this round.
     """
     began, memory, config = time.perf_counter(), memory or {}, method.apply_schedule(config)
     schedule = config.schedule
@@ -107,8 +108,7 @@ def train_round(
     layers, round_data = _compute_frozen_layers(start, round_data, trained, config.seed)
     if layers is not None:  # what follows sees their outputs in place of images
         start, pool = layers.shorten(start), training_pool(method, round_data)
-    n_steps = schedule.epochs * schedule.episodes + later_steps
-    mode = ExecutionMode.best(start.device, n_steps)
+    mode = ExecutionMode.best(start.device, n_steps or schedule.epochs * schedule.episodes)
     step = _build_step(start, pool, method, trained, schedule, memory, mode)
     state = Checkpoint(step, schedule, method.merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
