@@ -15,11 +15,14 @@ BENCHMARKS = {
     "flowers-scratch": "flowers",
     "tiny-two-rounds": "tiny-imagenet-2-rounds",
     "tiny-rounds": "tiny-imagenet-16-rounds",
+    "tiny-rounds-seeds": "tiny-imagenet-16-rounds",
     "tiny-domain-pn": "tiny-imagenet-domain",
     "tiny-domain-ecm": "tiny-imagenet-domain",
     "tiny-domain-reverse-pn": "tiny-imagenet-domain-reverse",
     "tiny-domain-reverse-ecm": "tiny-imagenet-domain-reverse",
 }
+
+NOT_RUN_YET = {"tiny-rounds-seeds"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -44,7 +47,7 @@ def test_every_replicate_of_a_recipe_has_its_settings(path: Path) -> None:
     expected = recipe.experiments(recipe.base())
     folders = sorted((ROOT / "records").glob(f"{path.stem}*/"))
     replicates = [f for f in folders if f.name.split(".")[0] == path.stem]
-    assert replicates
+    assert bool(replicates) != (path.stem in NOT_RUN_YET)
     for folder in replicates:
         records = RecordSet.load(folder)
         assert (records.name, records.paper) == (recipe.name, recipe.paper)

@@ -60,11 +60,11 @@ class Bench:
             metavar="METHOD ...",
             help="What to compare. A method with options is written in quotes: "
             "'IDA lambda=5', 'IDA anchors=all', 'IDA divergence=js temperature=4', "
-            "'EIML exemplars=60 choice=nearest', 'DFA reduction=mean'. Every method that trains "
+            "'EIML exemplars=60 choice=nearest', 'DFA reduction=sum'. Every method that trains "
             "takes ema=0.99 (averaged weights), batch_norm=frozen and merge=0.5 (weights half-way "
             "between the old and the new model), for the rounds after the first.",
         ),
-    ] = ("NU", "FT", "DFA", "IDA", "PAR")
+    ] = ("NU", "FT", "DFA", "IDA", "IDA+", "PAR")
     seeds: Annotated[tuple[int, ...], arg(metavar="SEED ...")] = (0,)
     """Each seed draws its own classes and initial weights; several show how much that matters."""
     data: Annotated[

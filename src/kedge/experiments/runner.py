@@ -19,7 +19,7 @@ from kedge.benchmarks import get_protocol
 from kedge.errors import KedgeError, require
 from kedge.experiments.experiment import Experiment, check_experiment
 from kedge.experiments.jobs import run_jobs
-from kedge.experiments.records import Record
+from kedge.experiments.records import EARLIER_METHODS, RECORD_FORMAT, Record
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
 from kedge.models.model_file import current_spec
@@ -83,7 +83,7 @@ def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experime
             f"{path}: is missing, so the options with which {run} was made are unknown; use "
             "another --out."
         )
-    settings = {**to_dict(experiment), "images": images}
+    settings = {**to_dict(experiment), "images": images, "format": RECORD_FORMAT}
     write_text_atomically(path, json.dumps(settings, indent=1) + "\n")
     return experiment
 
@@ -92,7 +92,7 @@ def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
     try:
         saved = parse_json(read_text(path))
         require(isinstance(saved, dict), "it holds no settings")
-        saved_images = saved.pop("images", images)
+        saved_images, format = saved.pop("images", images), saved.pop("format", 1)
         with suppress(LookupError, TypeError, AttributeError):  # from_dict names what is wrong
             saved["head"]["head"] = current_spec(saved["head"]["head"])
             saved["methods"] = [*map(current_spec, saved["methods"])]
@@ -103,6 +103,12 @@ def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
         raise KedgeError(
             f"{path.parent}: holds an experiment on other images than "
             f"{experiment.data or experiment.protocol} has now; choose another folder with --out."
+        )
+    if renamed := (EARLIER_METHODS.keys() & set(earlier.methods) if format == 1 else ()):
+        name = min(renamed)
+        raise KedgeError(
+            f"{path.parent}: began with an earlier version, where {name} was what is now "
+            f"'{EARLIER_METHODS[name]}'; choose another folder with --out."
         )
     joined = replace(
         experiment,
