@@ -219,6 +219,19 @@ def test_run_is_not_continued_with_classes_in_other_roles(
     assert not (folder / "seed-0" / "FT").exists()
 
 
+def test_run_of_an_early_version_is_not_continued_with_another_dfa(tmp_path: Path) -> None:
+    """Its default was the sum over the features."""
+    run_experiment(tiny(methods=("NU",)), tmp_path)
+    path = tmp_path / "experiment.json"
+    about = json.loads(path.read_text())
+    del about["format"]
+    path.write_text(json.dumps(about))
+    run_experiment(tiny(methods=("NU", "DFA lambda=0")), tmp_path)
+    path.write_text(json.dumps({**about, "methods": ["NU", "DFA"]}))
+    with pytest.raises(KedgeError, match="DFA reduction=sum"):
+        run_experiment(tiny(methods=("NU",)), tmp_path)
+
+
 # ── stopped and killed ───────────────────────────────────────────────────────────────────────
 
 

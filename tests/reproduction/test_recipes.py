@@ -13,6 +13,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 BENCHMARKS = {
     "flowers": "flowers",
     "flowers-scratch": "flowers",
+    "flowers-10-updates": "flowers-10-updates",
     "tiny-two-rounds": "tiny-imagenet-2-rounds",
     "tiny-rounds": "tiny-imagenet-16-rounds",
     "tiny-rounds-seeds": "tiny-imagenet-16-rounds",
@@ -22,7 +23,8 @@ BENCHMARKS = {
     "tiny-domain-reverse-ecm": "tiny-imagenet-domain-reverse",
 }
 
-NOT_RUN_YET = {"tiny-rounds-seeds"}
+NOT_RUN_YET = {"tiny-rounds-seeds", "flowers-10-updates"}
+PRETRAINED = ("flowers", "flowers-10-updates")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -30,8 +32,8 @@ def test_a_recipe_is_what_its_name_and_its_header_say(path: Path) -> None:
     recipe, text = load_recipe(path), path.read_text(encoding="utf-8")
     assert f"kedge bench reproduction/recipes/{path.name} --data DATA" in text
     head = next((h for h in ("ecm", "ridge") if path.stem.endswith(f"-{h}")), "prototype")
-    head = "unit" if path.stem == "flowers" else head
-    seeds = (0, 1, 2) if "-seeds" in path.stem or path.stem == "flowers" else (0,)
+    head = "unit" if path.stem in PRETRAINED else head
+    seeds = (0, 1, 2) if "-seeds" in path.stem or path.stem in PRETRAINED else (0,)
     for experiment in recipe.experiments(recipe.base()).values():
         assert experiment.protocol == BENCHMARKS.get(path.stem, "tiny-imagenet")
         assert experiment.head.head == head
