@@ -3,19 +3,20 @@
 # make test-slow: the other tests (kills, hostile files, real processes, whole commands)
 # make docs: the pages in docs/ as a site in site/, to be read without a server or a network
 # make install: the command, .venv/bin/kedge, and the weights of its pretrained network
+# make dist: wheel and source in dist/, and the README followed with the wheel in an empty environment
 # make lock: look up the hashes of what pyproject.toml and constraints.txt ask for, into locks/
 # make audit: known vulnerabilities of everything in locks/; asks a service on the network
 # make sbom: what is installed in .venv with versions and licences, as CycloneDX, in dist/
-# All set up what they need in .venv; only Python 3.11 or 3.12 with pip and venv must be there.
+# All set up what they need in .venv; only Python 3.11, 3.12 or 3.13 with pip and venv must be there.
 
-PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p) 2>/dev/null)))
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 BIN := .venv/bin
 TOOLS := .venv/tools/bin
 PIP := -m pip --quiet --disable-pip-version-check
 # Only files whose hash is in the lock, and nothing that runs code of its own when it is installed.
 LOCKED := install --no-deps --only-binary :all: --require-hashes
 
-.PHONY: demo test test-slow docs install lock audit sbom clean
+.PHONY: demo test test-slow docs install dist lock audit sbom clean
 
 demo: .venv/installed
 	$(BIN)/kedge bench
@@ -77,6 +78,11 @@ lock: .venv/tools/installed
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra docs -o locks/docs.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra test -o locks/test.txt
 	$(COMPILE) --group tools -o locks/tools.txt
+
+dist: .venv/tools/installed
+	rm -rf dist/*.whl dist/*.tar.gz
+	$(TOOLS)/python -m build --no-isolation
+	$(TOOLS)/python tools/try_wheel.py dist/*.whl
 
 # Strict, since a package that the service does not know, or an index without such a service, would
 # otherwise count as safe.
