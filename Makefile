@@ -4,7 +4,8 @@
 # make docs: the pages in docs/ as a site in site/, to be read without a server or a network
 # make install: the command, .venv/bin/kedge, and the weights of its pretrained network
 # make dist: wheel and source in dist/, and the README followed with the wheel in an empty environment
-# make lock: look up the hashes of what pyproject.toml and constraints.txt ask for, into locks/
+# make lock: look up the hashes of what pyproject.toml and constraints.txt ask for, into locks/;
+#   UPGRADE=1 takes newer versions of what constraints.txt does not pin, such as the tools
 # make audit: known vulnerabilities of everything in locks/; asks a service on the network
 # make sbom: what is installed in .venv with versions and licences, as CycloneDX, in dist/
 # All set up what they need in .venv; only Python 3.11, 3.12 or 3.13 with pip and venv must be there.
@@ -52,7 +53,7 @@ install: .venv/installed
 	$(if $(ANY_TORCH),,@$(BIN)/python -m pip hash .venv/torch/* | grep -o 'sha256:.*' | \
 	  grep -qFf - locks/torch.txt || { echo "$$(ls .venv/torch): the hash of this build is not in\
 	  locks/torch.txt; 'make install ANY_TORCH=1' takes it all the same."; exit 1; })
-	$(BIN)/python $(PIP) install --no-deps --no-index --find-links .venv/torch torch
+	$(BIN)/python $(PIP) install --no-deps --no-index -f .venv/torch -c constraints.txt torch
 	$(BIN)/python $(PIP) install --only-binary :all: -c constraints.txt torch
 	rm -r .venv/torch
 	touch $@
@@ -72,7 +73,7 @@ install: .venv/installed
 	touch $@
 
 COMPILE = $(TOOLS)/uv pip compile --quiet --config-file locks/uv.toml --universal \
-  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock'
+  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 lock: .venv/tools/installed
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra pretrained -o locks/install.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra docs -o locks/docs.txt

@@ -13,8 +13,8 @@ from rich.text import Text
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from kedge.cli.arguments import Json, ModelFile, as_json, load_pytorch, option, say, validation_text
+from kedge.utils import signature
 from kedge.utils.progress import printable
-from kedge.utils.signature import verify
 from kedge.utils.text import format_bytes, pluralize
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Show:
 
     def run(self, console: Console) -> None:
         if self.verify is not None:
-            verify(self.model, self.verify)
+            signature.verify(self.model, self.verify)
         load_pytorch(self.model)
         from kedge.models import model_file
         from kedge.report.model_summary import describe_model
