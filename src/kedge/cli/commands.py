@@ -17,6 +17,7 @@ from kedge.cli.predict import Predict
 from kedge.cli.recipes import Recipes
 from kedge.cli.report import Report
 from kedge.cli.show import Show
+from kedge.cli.sign import Sign
 from kedge.cli.speed import Speed
 from kedge.cli.train import Train
 from kedge.cli.update import Update
@@ -29,6 +30,7 @@ COMMANDS = {
     "evaluate": Evaluate,
     "predict": Predict,
     "show": Show,
+    "sign": Sign,
     "export": Export,
     "data inspect": Inspect,
     "data pack": Pack,

@@ -70,14 +70,16 @@ def write_text_atomically(path: Path, text: str, replace: Replace = True) -> Non
     write_bytes_atomically(path, text.encode(), replace)
 
 
-def write_on_this_rank(path: Path, write: Write, replace: Replace = True) -> None:
-    """Write atomically, independently of other ranks."""
+def write_on_this_rank(
+    path: Path, write: Write, replace: Replace = True, mode: int = 0o666
+) -> None:
+    """Write atomically, independently of other ranks; `mode` is that of a new file."""
     _check_name(path)
     part: Path | None = None
     try:
         make_folder(path.parent)
         remove_stale_parts(path)
-        part, file = open_part(path)
+        part, file = open_part(path, mode)
         with file:
             write(file)
             file.flush()
