@@ -102,7 +102,7 @@ DETERMINISTIC = (".kedge", ".memory", ".safetensors", ".images")
 OUT = "result"  # the folder that a command writes to
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
     """A command and what it writes if it is not disturbed."""
 
@@ -282,6 +282,7 @@ def kill(
     at = 0 if by_clock else rng.randint(1, case.n_operations)
     delay = rng.uniform(0, case.seconds) if by_clock else None
     if parent.run(case.args, folder, at, delay) != -signal.SIGKILL:
+        case.seconds = min(case.seconds, delay or case.seconds)
         return None
     return f"at {delay:.2f} s" if by_clock else f"at operation {at} of {case.n_operations}"
 
