@@ -79,7 +79,7 @@ class Bounds:
             return seconds
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds += ended.ru_utime + ended.ru_stime
-        for process in _children():
+        for process in children():
             with suppress(OSError):
                 fields = (process / "stat").read_text().rpartition(")")[2].split()
                 seconds += sum(map(int, fields[11:13])) / TICKS
@@ -88,7 +88,7 @@ class Bounds:
     def peak_memory(self) -> int:
         """Bytes: the most that this process has had since `forget`, and that its children have."""
         total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        for process in _children() if self.children else ():
+        for process in children() if self.children else ():
             with suppress(OSError):
                 lines = (process / "status").read_text().splitlines()
                 total += sum(int(x.split()[1]) * 1024 for x in lines if x.startswith("VmHWM"))
@@ -116,8 +116,10 @@ def _place(error: BaseException) -> str:
     return " ".join(f"{Path(f.filename).stem}.{f.name}:{f.lineno}" for f in frames[-2:])
 
 
-def _children() -> list[Path]:
-    threads = Path("/proc/self/task").iterdir()
-    return [
-        Path("/proc", n) for thread in threads for n in (thread / "children").read_text().split()
-    ]
+def children() -> list[Path]:
+    """The folders in /proc of the child processes."""
+    found: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            found += (thread / "children").read_text().split()
+    return [Path("/proc", number) for number in found]

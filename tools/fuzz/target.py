@@ -23,14 +23,16 @@ FEW_IMAGES = 5
 
 @dataclass(frozen=True)
 class Target:
-    """A parser; `run` writes an input into the folder and reads it."""
+    """A parser, and what it is given."""
 
-    run: Callable[[Path, bytes], object]
+    run: Callable[[Path, bytes], object]  # writes an input into the folder and reads it
     seeds: Callable[[], Sequence[bytes]]
     mutate: Callable[[random.Random, bytes], bytes]
     tokens: Sequence[bytes] = ()  # that occur in this format
     most_bytes: int = 1 << 16  # of an input
     children: bool = False  # whether it is read in a child process
+    # Writes an input into the folder; what a user would give to `kedge data inspect`.
+    place: Callable[[Path, bytes], Path] | None = None
 
 
 def load_target(name: str) -> Target:
@@ -46,6 +48,21 @@ def read_data(path: Path) -> None:
         index.short_name(number)
         if isinstance(image, np.ndarray):
             decode_each([image], ImageSpec(16, 3))
+
+
+def data_target(
+    place: Callable[[Path, bytes], Path],
+    seeds: Callable[[], Sequence[bytes]],
+    mutate: Callable[[random.Random, bytes], bytes],
+    tokens: Sequence[bytes] = (),
+    children: bool = False,
+) -> Target:
+    """A target whose inputs are data sets, or a file of one."""
+
+    def run(folder: Path, data: bytes) -> None:
+        read_data(place(folder, data))
+
+    return Target(run, seeds, mutate, tokens, children=children, place=place)
 
 
 def put(path: Path, content: bytes) -> Path:

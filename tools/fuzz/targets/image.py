@@ -13,16 +13,22 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tests.data.hostile import jpeg_scan, jpeg_segment, jpeg_start, png_file
+from tests.data.hostile import jpeg_scan, jpeg_segment, jpeg_start, png, png_file
 
 from kedge.data.decode import ImageSpec
 from kedge.data.decode_pool import decode_each, read_headers
 
 from ..mutate import NUMBERS, change_bytes, change_list
-from ..target import Target
+from ..target import Target, put
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 4), np.uint8)
+
+
+def place(folder: Path, data: bytes) -> Path:
+    """In a class folder, beside an image of another class."""
+    put(folder / "bat" / "0.png", png())
+    return put(folder / "ant" / "0.png", data).parents[1]
 
 
 def run(folder: Path, data: bytes) -> None:
@@ -92,4 +98,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 
 TOKENS = [b"\xff\xda", b"\xff\xc2", b"\xff\xc4", b"IHDR", b"IDAT", b"iCCP", b"Exif\0\0", b"eXIf"]
-TARGET = Target(run, seeds, mutate, TOKENS, children=True)
+TARGET = Target(run, seeds, mutate, TOKENS, children=True, place=place)

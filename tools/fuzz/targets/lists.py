@@ -11,17 +11,17 @@ from pathlib import Path
 from tests.data.hostile import png
 
 from ..mutate import change_bytes, change_list
-from ..target import Target, put, read_data
+from ..target import data_target, put
 
 PICTURES = ("a/0.png", "a/1.png", "b/2.png")
 BASE = "tiny-imagenet-200"
 FILES: dict[str, bytes] = {
-    "lists/list.csv": b"path,label,split\na/0.png,ant,train\na/1.png,ant,val\nb/2.png,bat,train\n",
-    "lists/list.tsv": b"image\tclass\na/0.png\tant\nb/2.png\tbat\n",
-    "lists/list.psv": b'"file name"|"class"\n"a/0.png"|"an|t"\n',
-    "lists/train.csv": b"filename;label\r\n0.png;1\r\n2.png;2\r\n",
-    "lists/list.txt": b"a/0.png 0\na/1.png 0\nb/2.png 1\n",
-    "lists/list.jsonl": b'{"path": "a/0.png", "label": 1}\n{"file": "b/2.png", "class": "x"}\n',
+    "csv/list.csv": b"path,label,split\na/0.png,ant,train\na/1.png,ant,val\nb/2.png,bat,train\n",
+    "tsv/list.tsv": b"image\tclass\na/0.png\tant\nb/2.png\tbat\n",
+    "psv/list.psv": b'"file name"|"class"\n"a/0.png"|"an|t"\n',
+    "part/train.csv": b"filename;label\r\n0.png;1\r\n2.png;2\r\n",
+    "text/list.txt": b"a/0.png 0\na/1.png 0\nb/2.png 1\n",
+    "json/list.jsonl": b'{"path": "a/0.png", "label": 1}\n{"file": "b/2.png", "class": "x"}\n',
     "alone/list.csv": b"image,class\n0.png,n01\nimages/1.png,n01\n",
     "imagenet/val.csv": b"filename,label\nn0153282900000001.jpg,n01532829\nn01532829_7.JPEG,n1\n",
     f"tiny/{BASE}/words.txt": b"n01532829\thouse finch\nn02\tcrane, bird\n",
@@ -29,7 +29,8 @@ FILES: dict[str, bytes] = {
     f"tiny/{BASE}/val/val_annotations.txt": b"val_0.JPEG\tn01532829\t0\t32\nval_1.JPEG\tn02\n",
     "cifar/cifar100/splits/bertinetto/train.txt": b"ant\nbat\n",
 }
-BESIDE = [f"{folder}/{name}" for folder in ("lists", "alone") for name in PICTURES]
+FOLDERS = ("csv", "tsv", "psv", "part", "text", "json", "alone")
+BESIDE = [f"{folder}/{name}" for folder in FOLDERS for name in PICTURES]
 BESIDE += ["alone/images/1.png", "imagenet/x/n01532829/n01532829_7.JPEG"]
 BESIDE += [f"tiny/{BASE}/train/{n}/images/{n}_0.JPEG" for n in ("n01532829", "n02")]
 BESIDE += [f"tiny/{BASE}/val/images/val_{k}.JPEG" for k in range(2)]
@@ -58,7 +59,7 @@ JSON = (
 )
 
 
-def run(folder: Path, data: bytes) -> None:
+def place(folder: Path, data: bytes) -> Path:
     for picture in BESIDE:
         if not (folder / picture).exists():
             put(folder / picture, png())
@@ -67,10 +68,7 @@ def run(folder: Path, data: bytes) -> None:
         if other.startswith(KEPT) and not (folder / other).exists():
             put(folder / other, FILES[other])
     path = put(folder / name, data[1:])
-    try:
-        read_data(path if name.startswith("alone/") else folder / name.partition("/")[0])
-    finally:
-        path.unlink()
+    return path if name.startswith("alone/") else folder / name.partition("/")[0]
 
 
 def seeds() -> list[bytes]:
@@ -92,4 +90,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return kind + joint.join(cells)
 
 
-TARGET = Target(run, seeds, mutate, [*CELLS, *JSON, *SEPARATORS])
+TARGET = data_target(place, seeds, mutate, [*CELLS, *JSON, *SEPARATORS])

@@ -11,19 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from ..mutate import NUMBERS, change_bytes
-from ..target import Target, put, read_data
+from ..target import data_target, put
 from . import zip as archives
 
 IMAGES = np.arange(4 * 2 * 3 * 3, dtype=np.uint8).reshape(4, 2, 3, 3)
 DESCRIPTIONS = (b"|u1", b"<u1", b"u1", b"<f4", b"|O", b"|V3", b"", b"u1', 'x': 'y")
 
 
-def run(folder: Path, data: bytes) -> None:
+def place(folder: Path, data: bytes) -> Path:
     labels = {"labels": list(range(4))}
     if not (folder / "train_labels.pkl").exists():
         put(folder / "train_labels.pkl", pickle.dumps(labels))
-    put(folder / "train_images.npz", data)
-    read_data(folder)
+    return put(folder / "train_images.npz", data).parent
 
 
 def npy(description: bytes, fortran: bytes, shape: bytes, content: bytes, version: int) -> bytes:
@@ -82,4 +81,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 
 TOKENS = [b"\x93NUMPY", b"'descr'", b"'fortran_order'", b"'shape'", b"images.npy", b"True"]
-TARGET = Target(run, seeds, mutate, [*TOKENS, *archives.TOKENS])
+TARGET = data_target(place, seeds, mutate, [*TOKENS, *archives.TOKENS])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tests.data.hostile import png
 
 from ..mutate import change_bytes
-from ..target import Target, put, read_data
+from ..target import data_target, put
 
 IMAGES = [png(k, 2) for k in range(6)]
 STRUCTS = [{"bytes": image, "path": f"{k}.png"} for k, image in enumerate(IMAGES)]
@@ -34,8 +34,8 @@ LABELS = (
 )
 
 
-def run(folder: Path, data: bytes) -> None:
-    read_data(put(folder / "x.parquet", data))
+def place(folder: Path, data: bytes) -> Path:
+    return put(folder / "x.parquet", data)
 
 
 def table(images: Any, labels: Any, **options: Any) -> bytes:
@@ -69,4 +69,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return pages + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
 
-TARGET = Target(run, seeds, mutate, [b"PAR1", b"huggingface", b"names"], children=True)
+TARGET = data_target(place, seeds, mutate, [b"PAR1", b"huggingface", b"names"], children=True)

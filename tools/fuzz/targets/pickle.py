@@ -58,16 +58,21 @@ TOKENS += [b"image_data", b"class_dict", b"data", b"labels", b"catname2label", b
 TOKENS += [b"u1", b"O8", b"latin1", b"U3", b"S2"]
 
 
-def run(folder: Path, data: bytes) -> None:
+def place(folder: Path, data: bytes) -> Path:
     for name, value in BESIDE.items():
         if not (folder / name).exists():
             put(folder / name, pickle.dumps(value))
     name = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
     path = put(folder / name, data[1:])
-    if name.startswith("any/"):
+    return path if name.startswith("any/") else folder / name.partition("/")[0]
+
+
+def run(folder: Path, data: bytes) -> None:
+    path = place(folder, data)
+    if path.is_file():
         load_pickle(path)
     else:
-        read_data(folder / name.partition("/")[0])
+        read_data(path)
 
 
 def seeds() -> list[bytes]:
@@ -122,4 +127,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 
 SEEDS = seeds()
-TARGET = Target(run, lambda: SEEDS, mutate, TOKENS)
+TARGET = Target(run, lambda: SEEDS, mutate, TOKENS, place=place)

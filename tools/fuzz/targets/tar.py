@@ -17,7 +17,7 @@ from tests.data.hostile import png, tar_header
 from kedge.data.files.tar_archive import BLOCK
 
 from ..mutate import NUMBERS, change_bytes, change_list
-from ..target import Target, put, read_data
+from ..target import data_target, put
 
 PACK: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     ("x.tar", bytes),
@@ -34,13 +34,9 @@ KINDS = b"0123456757xXLKgS\0DMNV"
 RECORDS = (b"path=bat/2.png", b"size=5", b"size=-1", b"GNU.sparse.major=1", b"a=", b"=", b"path=")
 
 
-def run(folder: Path, data: bytes) -> None:
+def place(folder: Path, data: bytes) -> Path:
     name, pack = PACK[data[0] % len(PACK)] if data else PACK[0]
-    path = put(folder / name, pack(data[1:]))
-    try:
-        read_data(path)
-    finally:
-        path.unlink()
+    return put(folder / name, pack(data[1:]))
 
 
 def written(format: int) -> bytes:
@@ -107,4 +103,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 
 TOKENS = [b"ustar\x0000", b"ustar  \0", b"path=", b"size=", b"GNU.sparse"]
-TARGET = Target(run, seeds, mutate, TOKENS)
+TARGET = data_target(place, seeds, mutate, TOKENS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.data.hostile import bzip2_of_zeros, lzma_header, png
 
 from ..mutate import NUMBERS, change_bytes, change_list
-from ..target import Target, put, read_data
+from ..target import data_target, put
 
 NAMES = (
     *("ant/0.png", "bat/1.png", "train/ant/a.jpg", "../x.png", "/x.png", "ant\\2.png", "ant/"),
@@ -23,8 +23,8 @@ LOCAL, ENTRY = struct.Struct("<4s5H3I2H"), struct.Struct("<4s6H3I5H2I")
 Member = list[bytes]  # of each: header, name, extra field, content; entry, name, extra, note
 
 
-def run(folder: Path, data: bytes) -> None:
-    read_data(put(folder / "x.zip", data))
+def place(folder: Path, data: bytes) -> Path:
+    return put(folder / "x.zip", data)
 
 
 def written(method: int) -> bytes:
@@ -116,4 +116,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 RNG = random.Random(0)
 TOKENS = [b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"PK\6\7", *map(str.encode, NAMES[:12])]
-TARGET = Target(run, seeds, mutate, TOKENS)
+TARGET = data_target(place, seeds, mutate, TOKENS)
