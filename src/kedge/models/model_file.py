@@ -42,6 +42,7 @@ FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a ch
 KEYS = {"format", "config", "classes", "lineage"}  # of the JSON
 # What a file whose checksum is right but whose content is not may cause.
 INVALID_CONTENT = (KedgeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+MOST_ROUNDS = 10_000  # each of which takes 0.3 ms to be read and shown
 MOST_TABLE_BYTES = 1 << 30  # of tables that a network computes when it is built
 # Options as files of earlier versions name them. Commands and functions take the new names only.
 RENAMED_OPTIONS = {
@@ -149,6 +150,10 @@ def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
         valid = valid and class_means.dtype == torch.float32
         require(valid, "its places are not one row of float32 for each class")
     _check_finite(anchors, *([] if class_means is None else [class_means]))
+    n_rounds = len(about["lineage"])
+    require(
+        n_rounds <= MOST_ROUNDS, f"it has {n_rounds:,} rounds, more than {MOST_ROUNDS:,}"
+    )
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
     ascending = all(a.round < b.round for a, b in itertools.pairwise(lineage))
     require(ascending, "its rounds are not in ascending order")
