@@ -25,8 +25,10 @@ from kedge.cli.arguments import (
     load_pytorch,
     naming_errors,
     option,
+    parsed_as,
     say,
 )
+from kedge.config import Seed, TestEpisodes
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -64,9 +66,11 @@ class Evaluate:
     ] = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
     episode: EpisodeArguments = field(default_factory=EpisodeArguments)
-    n_episodes: Annotated[int | None, option("INT", f"{N_EPISODES}")] = None
+    n_episodes: Annotated[
+        int | None, parsed_as("n_episodes", TestEpisodes | None), option("N", f"{N_EPISODES}")
+    ] = None
     """Number of episodes; the interval shrinks with its square root."""
-    seed: Annotated[int | None, option("INT", f"{SEED}")] = None
+    seed: Annotated[int | None, parsed_as("seed", Seed | None), option("N", f"{SEED}")] = None
     """Which episodes are drawn; they are the same for every model."""
     all: FlagCreatePairsOff[bool] = False
     """List every class, not only those with the lowest accuracy."""
