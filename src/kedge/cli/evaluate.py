@@ -99,14 +99,14 @@ class Evaluate:
             table = select_test_part(model.open(self.reading.delivery(self.data)))
             given = {"n_episodes": N_EPISODES, "seed": SEED, **given}
             result = api.evaluate_by_class(model, table, known=self.known, **given)
+        if self.confusion is not None:  # before a reader of the output may have closed it
+            _write_confusion(result, self.confusion)
         if self.json:
             print(as_json(_describe(result, len(model.classes)), indent=1))
         else:
             for line in _summary(result, len(model.classes)):
                 say(console, line)
             _show_classes(console, result, self.all)
-        if self.confusion is not None:
-            _write_confusion(result, self.confusion)
         if n_known := len(set(table.classes) & set(model.classes)):
             which = "1 of these classes was" if n_known == 1 else f"{n_known} of these classes were"
             warning = f"{which} trained on; if the same images were, the accuracy is too high."
