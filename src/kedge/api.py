@@ -226,9 +226,10 @@ def remember(
         return {}  # without reading any image
     delivery = Delivery.of(images, classes, same_class)
     table, _ = select_train_part(model.open(delivery), validate=False)
+    known = set(model.classes)
     for name in table.classes:
         require(
-            name in model.classes,
+            name in known,
             f"{table.source}: the model has not learned class '{name}'; give the images of its "
             "last round.",
         )

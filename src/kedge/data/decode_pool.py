@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from kedge.data.damage import failed_download
 from kedge.data.decode import ImageHeader, ImageSpec, RawImage, array_header, decode_array
 from kedge.data.decode_worker import LENGTH, LONGEST_REASON, REPLY, REQUEST, seconds_for
 from kedge.data.image_codec import MOST_PIXELS
@@ -181,7 +182,7 @@ def _decode_alone(content: bytes, spec: ImageSpec | None, on_stop: Callable[[], 
     [result] = alone
     if result.pixels is not None or result.reason:
         return result
-    header, reason = result.header, DAMAGED
+    header, reason = result.header, failed_download(content[:512]) or DAMAGED
     if header is not None and header.width * header.height > MOST_PIXELS:
         reason = f"{header.width}×{header.height} px are too many"
     return result._replace(reason=reason)

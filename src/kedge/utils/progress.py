@@ -25,6 +25,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from kedge.errors import KedgeWarning, require
+from kedge.utils.text import format_seconds
 from kedge.utils.text import printable as printable
 
 P = ParamSpec("P")
@@ -220,7 +221,7 @@ class _LineTick:
             line = f"{self.description}: {self.done} of {self.total}"
             if self.done > before:
                 left = (now - since) / (self.done - before) * (self.total - self.done)
-                line += f", about {left:.0f} s left"
+                line += f", about {format_seconds(left)} left"
             note(line + (f"; {self.status}" if self.status else ""))
 
 
