@@ -1,15 +1,16 @@
-"""Measure what a model file reveals of single images: docs/privacy.json, and the page's tables.
+"""Measure what a model file reveals of single images: docs/privacy.json.
 
-    python tools/measure_privacy.py FLOWERS [CACHE]     # measure: 25 minutes on 2 cores
-    python tools/measure_privacy.py --render            # write the tables of docs/privacy.md only
+    python tools/measure_privacy.py FLOWERS [CACHE]
+
+Then `python tools/write_privacy.py` writes the page. It takes about 20 minutes of one core.
 
 FLOWERS is Flowers-102 with 40 photographs of each kind (Nilsback and Zisserman, 2008), as a folder
 or a .zip; drawings are the embedded ones. Models and features are kept in the folder CACHE.
 
 Inversion finds pixels whose features are the stored mean (Mahendran and Vedaldi, Understanding deep
-image representations by inverting them, CVPR 2015), or maps the mean to pixels by a regression that
-was fitted to images of other classes (a linear form of Dosovitskiy and Brox, Inverting visual
-representations with convolutional networks, CVPR 2016). Membership compares the likelihoods of an
+image representations by inverting them, CVPR 2015), or decodes the mean by a network that was
+trained on images of other classes (as Dosovitskiy and Brox, Inverting visual representations with
+convolutional networks, CVPR 2016). Membership compares the likelihoods of an
 image and the stored mean if the image is a part of it and if not (Homer et al., Resolving
 individuals contributing trace amounts of DNA to highly complex mixtures, PLoS Genetics 2008;
 Sankararaman et al., Genomic privacy and limits of individual detection in a pool, Nature Genetics
@@ -33,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 import kedge
 from kedge.config import BackboneConfig, HeadConfig
@@ -48,20 +49,22 @@ from kedge.utils.seeding import generator
 
 Array = NDArray[np.float64]
 ROOT = Path(__file__).resolve().parents[1]
-RESULT, PAGE = ROOT / "docs" / "privacy.json", ROOT / "docs" / "privacy.md"
+RESULT = ROOT / "docs" / "privacy.json"
 PICTURE = ROOT / "docs" / "figures" / "privacy-drawings.png"
 SIZES = (1, 5, 20, 100)  # images of a class
-NOISES = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
-DRAWS = 10  # of the images of each class that are members
+NOISES = (0.0, 0.1, 0.2, 0.5, 1.0)
+DRAWS = 3  # of the images of each class that are members
 N_REFERENCE = 10  # further images of each class that an attacker has
 SHRINKAGE = 0.3  # of the covariance of a class towards a multiple of the identity
 DELTA = 1e-5
 N_TRAINED, N_VALIDATED = 40, 12  # classes
-N_DRAWINGS, N_FLOWERS = 40, 8  # classes whose images are reconstructed
-STEPS, RESTARTS, SCREENING = {"drawings": 300, "flowers": 120}, 3, 0.15
-TOTAL_VARIATION = {"drawings": 0.05, "flowers": 0.02}
+N_ATTACKED = {"drawings": 80, "flowers": 40}  # classes whose images are reconstructed, …
+N_GRADIENT = {"drawings": 40, "flowers": 5}  # … and how many of each size by gradient descent
+STEPS, RESTARTS, SCREENING = {"drawings": 300, "flowers": 60}, 3, 0.15
+TOTAL_VARIATION = 0.5
 COMPARED_SIDE = {"drawings": 28, "flowers": 32}  # px: larger images are reduced to it
-RIDGE = 0.1  # of the decoder, relative to the mean variance of the features
+DECODER_IMAGES = {"drawings": 250_000, "flowers": 80_000}  # that it is trained on, repeated
+DROPOUT = {"drawings": 0.1, "flowers": 0.5}
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,15 @@ class Subject:
     def per_class(self) -> int:
         return self.features.shape[1]
 
-    def classes_of(self, n: int) -> tuple[Array, NDArray[np.int64]]:
-        """Features and rows of classes that have more than n images: groups × images × d."""
-        rows = np.arange(len(self.table)).reshape(-1, self.per_class)
-        if 2 * n <= self.per_class:
-            return self.features, rows
-        order = generator("privacy", "joined", self.name).permutation(len(rows))
-        order = order[: len(order) // self.join * self.join]
-        joined = [each[order].reshape(-1, self.join * self.per_class, *each.shape[2:])
-                  for each in (self.features, rows)]  # fmt: skip
-        return joined[0], joined[1]
+
+def large_classes(n: int, join: int, *arrays: Array) -> list[Array]:
+    """Arrays by class and image, of classes with at least 2 n images: several classes are joined if
+    each has fewer."""
+    if arrays[0].shape[1] >= 2 * n:
+        return [*arrays]
+    order = generator("privacy", "joined").permutation(len(arrays[0]))
+    order = order[: len(order) // join * join]
+    return [each[order].reshape(len(order) // join, -1, each.shape[2]) for each in arrays]
 
 
 # ── networks and features ────────────────────────────────────────────────────────────────────
@@ -118,14 +120,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained_model(
-    file: Path, table: ImageTable, used: Array, val: Array, n_members: int
-) -> Model:
+def trained_model(file: Path, table: ImageTable, used: Any, val: Any, n_members: int) -> Model:
     """A model trained by `kedge train` on the first images of some classes."""
     if not file.exists():
-        members = torch.cat([table.rows_of(table.classes[i])[:n_members] for i in sorted(used)])
-        rows = Pool.all("validation", table, [table.classes[i] for i in sorted(val)]).rows
-        kedge.train(table.subset(members), val=table.subset(rows.sort().values), **OPTIONS[file.stem]).save(file)
+        rows = [table.rows_of(table.classes[i]) for i in sorted(used)]
+        members = table.subset(torch.cat([each[:n_members] for each in rows]))
+        others = table.subset(torch.cat([table.rows_of(table.classes[i]) for i in sorted(val)]))
+        kedge.train(members, val=others, **OPTIONS[file.stem]).save(file)
     return Model.load(file)
 
 
@@ -138,12 +139,12 @@ def frozen_model(table: ImageTable) -> Model:
 def subject(
     name: str, model: Model, table: ImageTable, chosen: Any, join: int, cache: Path
 ) -> Subject:
-    pool = Pool.all("all", table, [table.classes[i] for i in sorted(chosen)])
-    kept = table.subset(pool.rows.sort().values)
+    kept = table.subset(torch.cat([table.rows_of(table.classes[i]) for i in sorted(chosen)]))
     if not cache.exists():
         np.save(cache, model.embed(kept.images).numpy())
-    features = np.load(cache).astype(np.float64).reshape(len(pool.classes), -1, model.config.n_features)
-    return Subject(name, model, kept, features, join)
+    features = np.load(cache).astype(np.float64)
+    by_class = features.reshape(len(kept.classes), -1, features.shape[1])
+    return Subject(name, model, kept, by_class, join)
 
 
 # ── statistics ───────────────────────────────────────────────────────────────────────────────
@@ -173,65 +174,76 @@ def found_at(members: Array, others: Array, rate: float = 0.01) -> float:
 # ── membership ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Attack:
-    """Compares the likelihoods that an image is a part of a stored mean and that it is not, where
-    images of a class are normally distributed with a covariance that all classes share."""
-
-    axes: Array  # eigenvectors of the covariance
-    variances: Array
-
-    @classmethod
-    def fit(cls, reference: Array) -> Attack:
-        """From images, classes × images × d, none of which is a member."""
-        centred = (reference - reference.mean(1, keepdims=True)).reshape(-1, reference.shape[2])
-        covariance = centred.T @ centred / (len(reference) * (reference.shape[1] - 1))
-        values, axes = np.linalg.eigh(covariance)
-        return cls(axes, (1 - SHRINKAGE) * values.clip(0) + SHRINKAGE * values.mean())
-
-    def scores(self, images: Array, mean: Array, reference: Array, n: int, noise: float) -> Array:
-        """Log-likelihood ratios up to a constant. `noise` is its variance in each direction."""
-        centre, n_reference = reference.mean(0), len(reference)
-        u, v = (images - centre) @ self.axes, (mean - centre) @ self.axes
-        a, shared = self.variances * (1 + 1 / n_reference), self.variances / n_reference
-        b = self.variances * (1 / n + 1 / n_reference) + noise
-        b = b + 1e-6 * self.variances  # a mean of one image without noise is the image
-        result = np.zeros(len(images))
-        for c, sign in ((shared, 1), (shared + self.variances / n, -1)):
-            squares = (b * u**2 - 2 * c * u * v + a * v**2) / (a * b - c**2)
-            result += sign * squares.sum(1) / 2
-        return result
+def spread_axes(reference: Array) -> tuple[Array, Array]:
+    """Variances of images around their class mean, and their directions, from classes × images × d;
+    all classes are taken to have the same covariance."""
+    centred = (reference - reference.mean(1, keepdims=True)).reshape(-1, reference.shape[2])
+    covariance = centred.T @ centred / (len(reference) * (reference.shape[1] - 1))
+    values, axes = np.linalg.eigh(covariance)
+    return (1 - SHRINKAGE) * values.clip(0) + SHRINKAGE * values.mean(), axes
 
 
-def membership(subject: Subject, n: int, length: float = 0.0, joined: bool = False) -> dict[str, Any]:
-    """How well members of stored means of n images are told from other images of their classes.
-    `length` is that of the noise, relative to the features."""
-    images = subject.classes_of(100 if joined else n)[0]
+def likelihood_ratios(
+    images: Array, means: Array, reference: Array, variances: Array, n: int, noise: float
+) -> Array:
+    """Log-likelihood ratio, up to a constant of the class, of an image being one of the n images of
+    a mean and not; of normal distributions, in directions that are independent.
+
+    Args:
+        images: classes × images × d; `means` have one for each class.
+        reference: other images of each class.
+        noise: its variance in each direction.
+    """
+    n_reference = reference.shape[1]
+    centres = reference.mean(1, keepdims=True)
+    u, v = images - centres, means[:, None] - centres
+    a, shared = variances * (1 + 1 / n_reference), variances / n_reference
+    # A mean of one image without noise is the image: the last term keeps that finite.
+    b = variances * (1 / n + 1 / n_reference) + noise + 1e-6 * variances
+    result = np.zeros(images.shape[:2])
+    for c, sign in ((shared, 1), (shared + variances / n, -1)):
+        squares = (b * u**2 - 2 * c * u * v + a * v**2) / (a * b - c**2)
+        result += sign * squares.sum(2) / 2
+    return result
+
+
+def membership(
+    subject: Subject, n: int, lengths: Sequence[float] = (0.0,), joined: bool = False
+) -> list[dict[str, Any]]:
+    """How well members of stored means of n images are told from other images of their classes,
+    for lengths of the noise relative to the features."""
+    [images] = large_classes(100 if joined else n, subject.join, subject.features)
     n_classes, per_class, d = images.shape
-    n_tested = min(20, per_class - n - N_REFERENCE)
-    noise = (length * feature_length(subject.features)) ** 2 / d
-    draws: list[tuple[Array, ...]] = []
+    ends = np.cumsum([n, min(20, per_class - n - N_REFERENCE), N_REFERENCE])
+    scale = feature_length(subject.features) / d**0.5
+    scores: dict[tuple[float, str], list[tuple[Array, Array]]] = {}
     for draw in range(DRAWS):
         rng = generator("privacy", "membership", subject.name, n, draw)
         order = rng.permuted(np.tile(np.arange(per_class), (n_classes, 1)), axis=1)
         shuffled = np.take_along_axis(images, order[:, :, None], 1)
-        used, tested, reference = np.split(shuffled[:, : n + n_tested + N_REFERENCE], [n, n + n_tested], 1)
-        attack = Attack.fit(reference)
-        for k in range(n_classes):
-            mean = used[k].mean(0) + rng.normal(0, noise**0.5, d)
-            pair = (used[k][:n_tested], tested[k])
-            near = [-np.square(z - mean).sum(1) for z in pair]
-            ratio = [attack.scores(z, mean, reference[k], n, noise) for z in pair]
-            draws.append((*near, *ratio))
-    by_class = [draws[k::n_classes] for k in range(n_classes)]
-    columns = {"distance": 0, "likelihood": 2}
-    result: dict[str, Any] = {"images": n, "noise": length}
-    for name, i in columns.items():
-        values = [np.mean([auroc(d[i], d[i + 1]) for d in each]) for each in by_class]
-        result[name] = mean_and_interval(values)
-    pooled = [np.concatenate([d[i] for d in draws]) for i in (2, 3)]
-    result["found at 1%"] = round(found_at(pooled[0], pooled[1]), 3)
-    return result
+        variances, axes = spread_axes(shuffled[:, ends[1] : ends[2]])
+        used, tested, reference, _ = np.split(shuffled @ axes, ends, 1)
+        exact, pair = used.mean(1), (used[:, :20], tested)
+        for length in lengths:
+            means = exact + length * scale * rng.normal(size=exact.shape)
+            noise = (length * scale) ** 2
+            near, other = (-np.square(z - means[:, None]).sum(2) for z in pair)
+            scores.setdefault((length, "distance"), []).append((near, other))
+            near, other = (
+                likelihood_ratios(z, means, reference, variances, n, noise) for z in pair
+            )
+            scores.setdefault((length, "likelihood"), []).append((near, other))
+    results = []
+    for length in lengths:
+        result: dict[str, Any] = {"images": n, "noise": length}
+        for attack in ("distance", "likelihood"):
+            draws = scores[length, attack]
+            areas = [[auroc(m[k], o[k]) for m, o in draws] for k in range(n_classes)]
+            result[attack] = mean_and_interval(np.mean(areas, 1))
+        members, others = (np.concatenate([pair[i].ravel() for pair in draws]) for i in (0, 1))
+        result["found at 1%"] = round(100 * found_at(members, others), 1)
+        results.append(result)
+    return results
 
 
 def feature_length(features: Array) -> float:
@@ -244,18 +256,21 @@ def membership_through_weights(subject: Subject, n: int) -> dict[str, Any]:
     images, model = subject.features, subject.model
     used, tested, reference = np.split(images, [n, subject.per_class - N_REFERENCE], 1)
     anchors = model.anchors_of(subject.table.classes).double().numpy()
-    attack = Attack.fit(reference)
+    variances, axes = spread_axes(reference)
 
     def losses(z: Array, means: Array) -> Array:
-        logits = model.head.logits(*(torch.from_numpy(each).float() for each in (z.reshape(-1, z.shape[2]), means)))
+        flat, points = (
+            torch.from_numpy(each).float() for each in (z.reshape(-1, z.shape[2]), means)
+        )
         targets = torch.arange(len(z)).repeat_interleave(z.shape[1])
-        return F.cross_entropy(logits, targets, reduction="none").double().numpy().reshape(z.shape[:2])
+        losses = F.cross_entropy(model.head.logits(flat, points), targets, reduction="none")
+        return losses.double().numpy().reshape(z.shape[:2])
 
     scores: dict[str, Callable[[Array], Array]] = {
         "weights, loss": lambda z: -losses(z, reference.mean(1)),
         "anchor, distance": lambda z: -np.square(z - anchors[:, None]).sum(2),
-        "anchor, likelihood": lambda z: np.stack(
-            [attack.scores(z[k], anchors[k], reference[k], n, 0.0) for k in range(len(z))]
+        "anchor, likelihood": lambda z: likelihood_ratios(
+            z @ axes, anchors @ axes, reference @ axes, variances, n, 0.0
         ),
     }
     result: dict[str, Any] = {"images": n, "classes": len(images)}
@@ -263,25 +278,22 @@ def membership_through_weights(subject: Subject, n: int) -> dict[str, Any]:
         members, others = score(used), score(tested)
         pairs = zip(members, others, strict=True)
         result[name] = mean_and_interval([auroc(a, b) for a, b in pairs])
-        result[name]["found at 1%"] = round(found_at(members.ravel(), others.ravel()), 3)
-    right = (losses(tested, reference.mean(1)) < np.log(2)).mean()
-    result["accuracy"] = round(100 * float(right), 1)
+        result[name]["found at 1%"] = round(100 * found_at(members.ravel(), others.ravel()), 1)
     return result
 
 
 # ── inversion ────────────────────────────────────────────────────────────────────────────────
 
 
-def reconstruct(subject: Subject, means: Tensor) -> Tensor:
-    """Pixels whose features come near these means, by gradient descent from several starts; the
-    best starts continue."""
-    name, config, n = subject.name, subject.model.config, len(means)
-    shape = (config.n_channels, config.image_size, config.image_size)
+def reconstruct(subject: Subject, means: Tensor, prior: Tensor) -> Tensor:
+    """Pixels whose features come near these means, by gradient descent from several starts around
+    the average of other images; the best starts continue."""
+    name, size, n = subject.name, subject.model.config.image_size, len(means)
     seeded = torch.Generator().manual_seed(0)
-    best_start, best_loss = torch.empty(n, *shape), torch.full((n,), torch.inf)
+    best_start, best_loss = torch.empty(n, len(prior), size, size), torch.full((n,), torch.inf)
     for _ in range(RESTARTS):
-        coarse = torch.randn(n, shape[0], 7, 7, generator=seeded)
-        start = F.interpolate(coarse, shape[1:], mode="bicubic")
+        noise = 0.5 * torch.randn(n, len(prior), 7, 7, generator=seeded)
+        start = prior.clamp(0.02, 0.98).logit() + F.interpolate(noise, size, mode="bicubic")
         start, loss = descend(subject, start, means, int(SCREENING * STEPS[name]))
         better = loss < best_loss
         best_start[better], best_loss[better] = start[better], loss[better]
@@ -289,19 +301,19 @@ def reconstruct(subject: Subject, means: Tensor) -> Tensor:
 
 
 def descend(subject: Subject, start: Tensor, means: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    x = start.clone().requires_grad_()
+    """The logits of pixels after some steps, and their losses."""
+    x, scale, final = start.clone().requires_grad_(), means.square().sum(1), torch.empty(len(start))
     optimizer = torch.optim.Adam([x], lr=0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, 0.01)
-    scale = means.square().sum(1)
-    final = torch.empty(len(x))
-    with eval_mode(subject.model.embedding):
+    embedding = subject.model.embedding
+    with eval_mode(embedding):
         for _ in range(steps):
             optimizer.zero_grad()
-            for rows in torch.arange(len(x)).split(64):
+            for rows in torch.arange(len(x)).split(40):
                 pixels = x[rows].sigmoid()
-                error = (subject.model.embedding(pixels) - means[rows]).square().sum(1) / scale[rows]
+                error = (embedding(pixels) - means[rows]).square().sum(1) / scale[rows]
                 variation = sum(pixels.diff(dim=k).abs().mean((1, 2, 3)) for k in (2, 3))
-                loss = error + TOTAL_VARIATION[subject.name] * variation
+                loss = error + TOTAL_VARIATION * variation
                 loss.sum().backward()
                 final[rows] = loss.detach()
             optimizer.step()
@@ -309,14 +321,28 @@ def descend(subject: Subject, start: Tensor, means: Tensor, steps: int) -> tuple
     return x.detach(), final
 
 
-def decoder(features: Array, pixels: Array) -> Callable[[Array], Array]:
-    """A ridge regression from features to pixels."""
-    z_mean, x_mean = features.mean(0), pixels.mean(0)
-    z = features - z_mean
-    gram = z.T @ z
-    gram[np.diag_indices(len(gram))] += RIDGE * gram.diagonal().mean()
-    weights = np.linalg.solve(gram, z.T @ (pixels - x_mean))
-    return lambda given: (given - z_mean) @ weights + x_mean
+def decoder(name: str, features: Array, pixels: Array) -> Callable[[Array], Array]:
+    """A network from features to pixels."""
+    z, x = (torch.from_numpy(each).float() for each in (features, pixels))
+    centre, scale = z.mean(0), z.std(0).clamp(min=1e-3)
+    torch.manual_seed(0)
+    layers = [nn.Linear(z.shape[1], 512), nn.ReLU(), nn.Dropout(DROPOUT[name]), nn.Linear(512, 512)]
+    network = nn.Sequential(
+        *layers, nn.ReLU(), nn.Dropout(DROPOUT[name]), nn.Linear(512, x.shape[1])
+    )
+    optimizer = torch.optim.Adam(network.parameters())
+    n_steps = DECODER_IMAGES[name] // 128
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, n_steps)
+    for _ in range(n_steps):
+        rows = torch.randint(len(z), (128,))
+        optimizer.zero_grad()
+        F.mse_loss(network((z[rows] - centre) / scale), x[rows]).backward()
+        optimizer.step()
+        schedule.step()
+    network.eval().requires_grad_(False)
+    return lambda given: (
+        network((torch.from_numpy(given).float() - centre) / scale).double().numpy()
+    )
 
 
 def reduced(images: Tensor, side: int) -> Array:
@@ -332,43 +358,51 @@ def correlations(a: Array, b: Array) -> Array:
     return a @ b.T
 
 
-def inversion(subject: Subject, n_classes: int) -> tuple[list[dict[str, Any]], list[Array]]:
+def inversion(subject: Subject) -> tuple[list[dict[str, Any]], list[Array]]:
     """How much reconstructions from means resemble the images of these means, for each size; and
-    for means of one image the images and both reconstructions."""
-    side, plans = COMPARED_SIDE[subject.name], []
+    some images with both reconstructions."""
+    name, table, features = subject.name, subject.table, subject.features
+    side, n_gradient = COMPARED_SIDE[name], N_GRADIENT[name]
+    pixels = reduced(table.take(torch.arange(len(table))), side).reshape(*features.shape[:2], -1)
+    order = generator("privacy", "attacked", name).permutation(len(features))
+    attacked, others = np.split(order, [N_ATTACKED[name]])
+    decode = decoder(
+        name, *(each[others].reshape(-1, each.shape[2]) for each in (features, pixels))
+    )
+    shuffled, starts = [], []
     for n in SIZES:
-        features, rows = subject.classes_of(n)
-        rng = generator("privacy", "inversion", subject.name, n)
-        groups = rng.permutation(len(features))[:n_classes]
-        orders = [rng.permutation(features.shape[1]) for _ in groups]
-        means = np.stack([features[g][o[:n]].mean(0) for g, o in zip(groups, orders, strict=True)])
-        others = np.delete(np.arange(len(features)), groups)
-        pixels = reduced(subject.table.take(torch.from_numpy(rows[others].ravel())), side)
-        decode = decoder(features[others].reshape(len(pixels), -1), pixels)
-        plans.append((n, rows[groups], orders, means, decode(means)))
-    started = torch.from_numpy(np.concatenate([plan[3] for plan in plans])).float()
-    by_gradient = reduced(reconstruct(subject, started), side).reshape(len(SIZES), n_classes, -1)
-    results, shown = [], list[Array]()
-    for (n, rows, orders, _, decoded), gradient in zip(plans, by_gradient, strict=True):
-        measured: dict[str, list[Array]] = {"gradient": [], "decoder": [], "average": []}
-        for k, order in enumerate(orders):
-            pixels = reduced(subject.table.take(torch.from_numpy(rows[k][order])), side)
-            guesses = np.stack([gradient[k], decoded[k], pixels[n:].mean(0)])
-            for name, r in zip(measured, correlations(guesses, pixels), strict=True):
-                measured[name].append(np.array([r[:n].max(), r[n : 2 * n].max()]))
-            if n == 1:
-                shown.append(np.stack([pixels[0], gradient[k], decoded[k]]))
-        result: dict[str, Any] = {"images": n}
-        for name, pairs in measured.items():
-            near, other = np.array(pairs).T
-            result[name] = {
-                "used": mean_and_interval(near),
-                "unused": mean_and_interval(other),
-                "difference": mean_and_interval(near - other),
-                "nearest is used": mean_and_interval(100 * (near > other), 1),
-            }
-        results.append(result)
-    return results, shown
+        z, x = large_classes(n, subject.join, features[attacked], pixels[attacked])
+        rng = generator("privacy", "members", name, n)
+        orders = rng.permuted(np.tile(np.arange(z.shape[1]), (len(z), 1)), axis=1)[:, :, None]
+        z, x = (np.take_along_axis(each, orders, 1) for each in (z, x))
+        shuffled.append((n, z[:, :n].mean(1), x))
+        starts.append(z[:n_gradient, :n].mean(1))
+    size = subject.model.config.image_size
+    prior = pixels[others].mean((0, 1)).reshape(1, -1, side, side)
+    prior = F.interpolate(torch.from_numpy(prior).float(), size, mode="bicubic")[0]
+    found = reconstruct(subject, torch.from_numpy(np.concatenate(starts)).float(), prior)
+    gradients = reduced(found, side).reshape(len(SIZES), n_gradient, -1)
+    results = []
+    for (n, means, x), gradient in zip(shuffled, gradients, strict=True):
+        guesses = {"gradient": gradient, "decoder": decode(means), "average": x[:, n:].mean(1)}
+        pairs = {attack: resemblance(guess, x, n) for attack, guess in guesses.items()}
+        results.append({"images": n, **pairs})
+    n, means, x = shuffled[0]
+    shown = [x[:, 0], gradients[0], decode(means)]
+    return results, [np.stack(rows) for rows in zip(*shown, strict=False)]
+
+
+def resemblance(guesses: Array, images: Array, n: int) -> dict[str, Any]:
+    """Correlation of each guess with the most similar of the n images of the mean, which are the
+    first of the class, and with that of n other images of the class."""
+    r = [correlations(guess[None], images[k])[0] for k, guess in enumerate(guesses)]
+    near, other = (np.array([row[part].max() for row in r]) for part in (slice(n), slice(n, 2 * n)))
+    return {
+        "used": mean_and_interval(near),
+        "unused": mean_and_interval(other),
+        "difference": mean_and_interval(near - other),
+        "nearest is used": mean_and_interval(100 * (near > other), 1),
+    }
 
 
 # ── noise ────────────────────────────────────────────────────────────────────────────────────
@@ -413,34 +447,43 @@ def epsilon(length: float, n: int, d: int) -> float | None:
 
 
 def measure(flowers: str, cache: Path) -> dict[str, Any]:
+    """The content of docs/privacy.json; what was measured before a stop is in CACHE."""
     cache.mkdir(parents=True, exist_ok=True)
-    fresh, trained = prepare(flowers, cache)
-    result: dict[str, Any] = {"membership": {}, "weights": {}, "inversion": {}, "noise": {}}
-    for each, tuned in zip(fresh, trained, strict=True):
-        name, n_members = each.name, 50 if each.name == "drawings" else 20
-        print(name, "membership", flush=True)
-        result["membership"][name] = [membership(each, n) for n in SIZES]
-        result["membership"][name].append(membership(each, 20, joined=True) | {"joined": True})
-        result["weights"][name] = membership_through_weights(tuned, n_members)
-        print(name, "noise", flush=True)
-        result["noise"][name] = [
-            {
-                "noise": length,
-                "frozen": naming(each, 20, length) if name == "flowers" else None,
-                "trained": naming(tuned, n_members, length),
-                "membership": {n: membership(each, n, length)["likelihood"] for n in (1, 20, 100)},
-                "epsilon": {n: epsilon(length, n, each.features.shape[2]) for n in (20, 100)}
-                if name == "flowers"
-                else None,
-            }
-            for length in NOISES
-        ]
-        print(name, "inversion", flush=True)
-        n_classes = N_DRAWINGS if name == "drawings" else N_FLOWERS
-        result["inversion"][name], shown = inversion(each, n_classes)
-        if name == "drawings":
-            draw(shown[:12])
-    return result
+    parts: dict[str, dict[str, Any]] = {}
+    for fresh, trained in zip(*prepare(flowers, cache), strict=True):
+        done = cache / f"{fresh.name}.json"
+        if not done.exists():
+            done.write_text(json.dumps(measure_subject(fresh, trained)))
+        for part, value in json.loads(done.read_text()).items():
+            parts.setdefault(part, {})[fresh.name] = value
+    return parts
+
+
+def measure_subject(fresh: Subject, trained: Subject) -> dict[str, Any]:
+    n_members = 50 if fresh.name == "drawings" else 20
+    d, unit = fresh.features.shape[2], fresh.model.head.unit_features
+    noisy = {n: membership(fresh, n, NOISES if n >= 20 else (0.0,)) for n in SIZES}
+    joined = membership(fresh, 20, joined=True)
+    noise = [
+        {
+            "noise": length,
+            "frozen": naming(fresh, 20, length) if unit else None,
+            "trained": naming(trained, n_members, length),
+            "likelihood": {n: noisy[n][i]["likelihood"] for n in (20, 100)},
+            "epsilon": {n: epsilon(length, n, d) for n in (20, 100)} if unit else None,
+        }
+        for i, length in enumerate(NOISES)
+    ]
+    print(f"{fresh.name}: membership measured", flush=True)
+    reconstructed, shown = inversion(fresh)
+    if fresh.name == "drawings":
+        draw(shown[:12])
+    return {
+        "membership": [noisy[n][0] for n in SIZES] + [joined[0] | {"joined": True}],
+        "weights": membership_through_weights(trained, n_members),
+        "inversion": reconstructed,
+        "noise": noise,
+    }
 
 
 def draw(shown: Sequence[Array]) -> None:
@@ -458,7 +501,5 @@ def normalized(row: Array) -> Array:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--render"]:
-        folder = Path(sys.argv[2] if len(sys.argv) > 2 else "build/privacy")
-        torch.set_num_threads(2)
-        RESULT.write_text(json.dumps(measure(sys.argv[1], folder), indent=1) + "\n")
+    folder = Path(sys.argv[2] if len(sys.argv) > 2 else "build/privacy")
+    RESULT.write_text(json.dumps(measure(sys.argv[1], folder), indent=1) + "\n")

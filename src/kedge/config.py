@@ -263,6 +263,7 @@ class TrainConfig:
 class Privacy:
     """What holds of a model file that names no source of its images (docs/privacy.md)."""
 
+    # Some means come from at most 50 images (`kedge.models.drift_compensation`).
     min_images: Annotated[int, Range(2, 50)] = 20
     """Images that the mean of each class comes from at least; fewer are refused."""
     noise: Annotated[float, Range(0, 100)] = 0.0

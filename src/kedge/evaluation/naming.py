@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from kedge.evaluation.accuracy import PoolFeatures
 from kedge.evaluation.by_class import Evaluation, Tally
 from kedge.evaluation.results import NamingResult, Score
 from kedge.models.heads.base import require_finite
-from kedge.models.model import VIRTUAL_SAMPLES, Model
+from kedge.models.model import Model
 from kedge.models.model_file import ModelContents
 
 LOGITS_BATCH = 1000  # images: with thousands of classes each has thousands of logits
@@ -68,19 +67,6 @@ def rounds_of_origin(model: Model | ModelContents) -> dict[str, int]:
         neighbour = last.get(name, neighbour)
         origins[name] = first.get(name, neighbour)
     return origins
-
-
-def images_per_class(model: Model | ModelContents) -> dict[str, int]:
-    """How many images the mean of each class was computed from, where the file says it; if a class
-    was delivered again, images of the last delivery."""
-    counts = {} if model.calibration is None else model.calibration.counts
-    deliveries = Counter(
-        name for entry in model.lineage for name in {*entry.classes, *entry.untrained}
-    )
-    images = {
-        name: n - VIRTUAL_SAMPLES if deliveries[name] > 1 else n for name, n in counts.items()
-    }
-    return {name: n for name, n in images.items() if n > 0}
 
 
 @torch.no_grad()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kedge.evaluation.naming import images_per_class, rounds_of_origin
-from kedge.models.model import Model
+from kedge.evaluation.naming import rounds_of_origin
+from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.models.model_file import ModelContents
 from kedge.utils.atomic_io import file_version
 from kedge.utils.regular_file import open_regular
@@ -62,3 +63,16 @@ def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
 def _sha256(file: Path) -> str:
     with open_regular(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def images_per_class(model: Model | ModelContents) -> dict[str, int]:
+    """How many images the mean of each class was computed from, where the file says it; if a class
+    was delivered again, images of the last delivery."""
+    counts = {} if model.calibration is None else model.calibration.counts
+    deliveries = Counter(
+        name for entry in model.lineage for name in {*entry.classes, *entry.untrained}
+    )
+    images = {
+        name: n - VIRTUAL_SAMPLES if deliveries[name] > 1 else n for name, n in counts.items()
+    }
+    return {name: n for name, n in images.items() if n > 0}

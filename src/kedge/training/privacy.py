@@ -7,6 +7,7 @@ docs/privacy.md.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -18,13 +19,12 @@ from kedge.config import Privacy, TrainConfig
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import TrainValSplit
 from kedge.errors import require
-from kedge.evaluation.naming import images_per_class
+from kedge.models.drift_compensation import IMAGES_PER_CLASS
 from kedge.models.model import Model
 from kedge.utils import distributed
 from kedge.utils.text import pluralize
 
 SOURCE = "private data"  # in place of the path or name of the images
-BATCH = 100  # images at a time
 
 
 def check_privacy(
@@ -45,10 +45,11 @@ def check_privacy(
         _check_known(privacy, start, least)
     # Where validation chooses an epoch, anchors of trained classes are of training images only.
     of_all = config.schedule.annealing == "cosine" and not start.head.learns_class_embeddings
-    rows = {name: table.rows_of(name) for name in table.classes}
-    rows |= {} if of_all else dict(zip(split.train.classes, split.train.class_rows, strict=True))
+    trained = {} if of_all else dict(zip(split.train.classes, split.train.class_rows, strict=True))
     for name in table.classes:
-        n = _count_distinct(table, rows[name], privacy.min_images)
+        everything = table.rows_of(name)
+        parts = (everything, trained.get(name, everything))
+        n = min(_count_distinct(table, rows) for rows in parts)
         require(
             n >= privacy.min_images,
             f"{table.source}: the mean of class '{name}' would come from "
@@ -59,7 +60,10 @@ def check_privacy(
 
 def _check_known(privacy: Privacy, start: Model, least: str) -> None:
     """Raise KedgeError unless all classes of a model that is not private have enough images."""
-    known = images_per_class(start)
+    counts = {} if start.calibration is None else start.calibration.counts
+    rounds = Counter(name for e in start.lineage for name in {*e.classes, *e.untrained})
+    # Of a class that was delivered several times, the numbers of earlier images are not known.
+    known = {name: n for name, n in counts.items() if rounds[name] == 1}
     for name in start.classes:
         require(
             name in known,
@@ -73,14 +77,10 @@ def _check_known(privacy: Privacy, start: Model, least: str) -> None:
         )
 
 
-def _count_distinct(table: ImageTable, rows: Int64[Tensor, " n"], enough: int) -> int:
-    """How many different images there are among these rows; stops where there are enough."""
-    found: set[bytes] = set()
-    for part in rows.split(BATCH):
-        found |= {image.numpy().tobytes() for image in table.take(part)}
-        if len(found) >= enough:
-            break
-    return len(found)
+def _count_distinct(table: ImageTable, rows: Int64[Tensor, " n"]) -> int:
+    """How many different images are among those that some class means come from."""
+    images = table.take(rows[:IMAGES_PER_CLASS])
+    return len({image.numpy().tobytes() for image in images})
 
 
 def with_noise(model: Model, start: Model, delivered: Collection[str], privacy: Privacy) -> Model:
@@ -93,13 +93,14 @@ def with_noise(model: Model, start: Model, delivered: Collection[str], privacy: 
         return model
     before = 0.0 if start.privacy is None else start.privacy.noise
     missing = max(privacy.noise**2 - before**2, 0.0) ** 0.5  # variances of noise add up
-    old = set(start.classes) - set(delivered)
+    known = set(start.classes)
+    old = known - set(delivered)
     lengths = [missing if name in old else privacy.noise for name in model.classes]
     scale = torch.tensor(lengths)[:, None] * _feature_length(model) / model.config.n_features**0.5
     scale = scale.to(model.device)
     anchors, means = model.anchors + scale * _normal(model.anchors), model.class_means
     if means is not None:
-        first = torch.tensor([name not in start.classes for name in model.classes])
+        first = torch.tensor([name not in known for name in model.classes])
         # The mean of a new class is its anchor.
         moved = means + scale * _normal(means)
         means = torch.where(first[:, None].to(model.device), anchors, moved)
