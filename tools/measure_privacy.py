@@ -208,13 +208,18 @@ def likelihood_ratios(
 
 
 def membership(
-    subject: Subject, n: int, lengths: Sequence[float] = (0.0,), joined: bool = False
+    subject: Subject,
+    n: int,
+    lengths: Sequence[float] = (0.0,),
+    *,
+    joined: bool = False,
+    n_reference: int = N_REFERENCE,
 ) -> list[dict[str, Any]]:
     """How well members of stored means of n images are told from other images of their classes,
     for lengths of the noise relative to the features."""
     [images] = large_classes(100 if joined else n, subject.join, subject.features)
     n_classes, per_class, d = images.shape
-    ends = np.cumsum([n, min(20, per_class - n - N_REFERENCE), N_REFERENCE])
+    ends = np.cumsum([n, min(20, per_class - n - n_reference), n_reference])
     scale = feature_length(subject.features) / d**0.5
     scores: dict[tuple[float, str], list[tuple[Array, Array]]] = {}
     for draw in range(DRAWS):
@@ -235,7 +240,7 @@ def membership(
             scores.setdefault((length, "likelihood"), []).append((near, other))
     results = []
     for length in lengths:
-        result: dict[str, Any] = {"images": n, "noise": length}
+        result: dict[str, Any] = {"images": n, "reference": n_reference, "noise": length}
         for attack in ("distance", "likelihood"):
             draws = scores[length, attack]
             areas = [[auroc(m[k], o[k]) for m, o in draws] for k in range(n_classes)]
@@ -464,6 +469,7 @@ def measure_subject(fresh: Subject, trained: Subject) -> dict[str, Any]:
     d, unit = fresh.features.shape[2], fresh.model.head.unit_features
     noisy = {n: membership(fresh, n, NOISES if n >= 20 else (0.0,)) for n in SIZES}
     joined = membership(fresh, 20, joined=True)
+    many = membership(fresh, 100, n_reference=80)
     noise = [
         {
             "noise": length,
@@ -479,7 +485,7 @@ def measure_subject(fresh: Subject, trained: Subject) -> dict[str, Any]:
     if fresh.name == "drawings":
         draw(shown[:12])
     return {
-        "membership": [noisy[n][0] for n in SIZES] + [joined[0] | {"joined": True}],
+        "membership": [noisy[n][0] for n in SIZES] + [joined[0] | {"joined": True}, *many],
         "weights": membership_through_weights(trained, n_members),
         "inversion": reconstructed,
         "noise": noise,

@@ -54,13 +54,14 @@ def inversion(result: dict[str, Any]) -> Iterator[str]:
 
 
 def membership(result: dict[str, Any]) -> Iterator[str]:
-    names = ("network", "images", "distance", "likelihood", "found at 1% false alarms, %")
+    shares = "found at 1% false alarms, %"
+    names = ("network", "images", "further images", "distance", "likelihood", shares)
     rows = []
     for network, title in NETWORKS.items():
         for each in result["membership"][network]:
             n = f"{each['images']}{', joined classes' if each.get('joined') else ''}"
             areas = [interval(each[attack]) for attack in ("distance", "likelihood")]
-            rows.append((title, n, *areas, f"{each['found at 1%']:.1f}"))
+            rows.append((title, n, str(each["reference"]), *areas, f"{each['found at 1%']:.1f}"))
     yield table(names, rows)
 
 
