@@ -36,6 +36,7 @@ def inversion(result: dict[str, Any]) -> Iterator[str]:
         "attack",
         "with an image of the mean",
         "with another of the class",
+        "difference",
         "nearest is one of the mean, %",
         "means",
     )
@@ -45,10 +46,10 @@ def inversion(result: dict[str, Any]) -> Iterator[str]:
         for each in result["inversion"][network]:
             for attack, name in attacks.items():
                 of = each[attack]
-                cells = [interval(of["used"]), interval(of["unused"])]
+                cells = [interval(of[column]) for column in ("used", "unused", "difference")]
                 cells.append(interval(of["nearest is used"], 0))
                 if attack == "average":  # the other images are a part of it
-                    cells[1:] = ["–", "–"]
+                    cells[1:] = ["–"] * 3
                 rows.append((str(each["images"]), name, *cells, str(of["used"]["n"])))
         yield f"{title[0].upper()}{title[1:]}:\n\n{table(names, rows)}"
 
