@@ -16,7 +16,7 @@ from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from kedge.config import Count, EpisodeOptions, RoundOptions, TrainOptions
+from kedge.config import Count, EpisodeOptions, Privacy, RoundOptions, TrainOptions
 from kedge.errors import KedgeError, NotFiniteError
 from kedge.utils import progress
 from kedge.utils.config_io import option_name, validated
@@ -166,6 +166,48 @@ class ReadingArguments:
         from kedge.data.delivery import Delivery
 
         return Delivery.of(images, self.classes, self.same_class, strict)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyArguments:
+    """What the model file may not reveal."""
+
+    private: Annotated[
+        FlagCreatePairsOff[bool],
+        arg(
+            help="Leave out of MODEL where the images came from, and refuse classes of few images, "
+            "whose stored mean resembles them. What MODEL reveals all the same: docs/privacy.md. "
+            "An update of a private model is always private."
+        ),
+    ] = False
+    min_images: Annotated[
+        int | None,
+        option(
+            "N",
+            str(Privacy().min_images),
+            "With --private: different images that the mean of each class must come from.",
+        ),
+    ] = None
+    noise: Annotated[
+        float | None,
+        option(
+            "LENGTH",
+            "none",
+            "With --private: Gaussian noise on class means, of this length relative to that of the "
+            "features; docs/privacy.md says what it costs.",
+        ),
+    ] = None
+
+    def privacy(self, model: Model | None = None) -> Privacy | None:
+        """The settings, with those of a private model where none are given."""
+        names = ("min_images", "noise")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        before = None if model is None else model.privacy
+        if not self.private and before is None:
+            for name in given:
+                raise KedgeError(f"{option_name(name)}: it is for private models; add --private.")
+            return None
+        return dataclasses.replace(before or Privacy(), **given)
 
 
 def _with_hints(options: type) -> Any:

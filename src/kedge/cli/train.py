@@ -13,6 +13,7 @@ from kedge.cli.arguments import (
     Json,
     NewModelFile,
     Picture,
+    PrivacyArguments,
     ReadingArguments,
     Strict,
     TrainArguments,
@@ -50,6 +51,7 @@ class Train:
     picture: Picture = True
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
+    privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
     training: TrainArguments = field(default_factory=TrainArguments)
 
     def run(self, console: Console) -> None:
@@ -57,9 +59,10 @@ class Train:
         from kedge import api
         from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
 
-        check_save_memory(self.save_memory)
+        privacy = self.privacy.privacy()
+        check_save_memory(self.save_memory, privacy)
         with progress.display(), lock_output(self.out, self.picture) as output:
-            options = asdict(self.training)
+            options = asdict(self.training) | {"private": privacy or False}
             data = self.reading.delivery(self.data, self.strict)
             model = api.train(data, val=self.val, checkpoint=output.checkpoint, **options)
             if self.save_memory is not None:

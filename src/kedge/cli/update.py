@@ -15,6 +15,7 @@ from kedge.cli.arguments import (
     NewModelFile,
     OwnBackbone,
     Picture,
+    PrivacyArguments,
     ReadingArguments,
     RoundArguments,
     Strict,
@@ -65,6 +66,7 @@ class Update:
     picture: Picture = True
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
+    privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
     training: RoundArguments = field(default_factory=RoundArguments)
 
     def run(self, console: Console) -> None:
@@ -79,7 +81,10 @@ class Update:
         model = load_model(self.model, self.backbone)
         method = self.method or default_method(model)
         save_for = self.save_memory or method
+        privacy = self.privacy.privacy(model)
+        model_output.check_memory_is_allowed(save_for, privacy)
         options = asdict(self.training) | {"method": self.method, "val": self.val}
+        options |= {"private": privacy or False}
         with progress.display(), model_output.lock_output(self.out, self.picture) as output:
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
