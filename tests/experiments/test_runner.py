@@ -162,8 +162,6 @@ def test_folder_that_cannot_be_used_is_named(copy: Path, tmp_path: Path) -> None
         pytest.raises(KedgeError, match="another kedge process"),
     ):
         run_experiment(tiny(), copy)
-    with pytest.raises(KedgeError, match="--jobs is 0"):
-        run_experiment(tiny(), copy, jobs=0)
     with pytest.raises(KedgeError, match="'vgg'"):
         run_experiment(tiny(backbone=BackboneConfig("vgg")), tmp_path / "new")
     assert not (tmp_path / "new").exists()

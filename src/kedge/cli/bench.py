@@ -94,8 +94,15 @@ class Bench:
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
     """Test episodes per pool; intervals shrink with the square root of their number."""
-    jobs: int = 1
-    """Methods and seeds to train at a time; faster with several GPUs, or NVIDIA MPS on one."""
+    on: Annotated[
+        str,
+        arg(
+            metavar="WHERE",
+            help="Where methods and seeds are trained: local (one after the other), local:4 (four "
+            "at a time, on several GPUs or with NVIDIA MPS), 'slurm:PARTITION gpus=1 cpus=8 "
+            "hours=24' or 'ray:ADDRESS gpus=1' (on machines that share the folder of --out).",
+        ),
+    ] = "local"
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
@@ -117,7 +124,7 @@ class Bench:
     @classmethod
     def _experiment_fields(cls) -> set[str]:
         """Fields that `Experiment` has under the same names."""
-        return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
+        return {f.name for f in fields(cls)} - {"name", "out", "on"}
 
     def run(self, console: Console) -> None:
         load_pytorch()
@@ -132,6 +139,6 @@ class Bench:
         base = replace(recipe.base(), **values)
         folder = self.out or Path("runs") / recipe.name
         with progress.display():
-            collection, page = run_recipe(recipe, base, folder, self.jobs)
+            collection, page = run_recipe(recipe, base, folder, self.on)
         console.print(terminal_tables(collection))
         say(console, f"Report: {page}")
