@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import count_text, load_pytorch, option, parse_count, say
+from kedge.cli.arguments import TensorBoard, count_text, load_pytorch, option, parse_count, say
 from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -103,6 +103,7 @@ class Bench:
             "hours=24' or 'ray:ADDRESS gpus=1' (on machines that share the folder of --out).",
         ),
     ] = "local"
+    tensorboard: TensorBoard = None
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
@@ -124,13 +125,14 @@ class Bench:
     @classmethod
     def _experiment_fields(cls) -> set[str]:
         """Fields that `Experiment` has under the same names."""
-        return {f.name for f in fields(cls)} - {"name", "out", "on"}
+        return {f.name for f in fields(cls)} - {"name", "out", "on", "tensorboard"}
 
     def run(self, console: Console) -> None:
         load_pytorch()
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
         from kedge.report.record_report import terminal_tables
+        from kedge.training.loggers import log_to_tensorboard
 
         recipe = load_recipe(self.name)
         values = {key: getattr(self, key) for key in self._experiment_fields()}
@@ -138,7 +140,7 @@ class Bench:
             values[key] = tuple(parse_count(option_name(key), text) for text in values[key])
         base = replace(recipe.base(), **values)
         folder = self.out or Path("runs") / recipe.name
-        with progress.display():
+        with progress.display(), log_to_tensorboard(self.tensorboard):
             collection, page = run_recipe(recipe, base, folder, self.on)
         console.print(terminal_tables(collection))
         say(console, f"Report: {page}")

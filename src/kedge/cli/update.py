@@ -18,6 +18,7 @@ from kedge.cli.arguments import (
     ReadingArguments,
     RoundArguments,
     Strict,
+    TensorBoard,
     Validation,
     load_model,
     load_pytorch,
@@ -63,6 +64,7 @@ class Update:
     backbone: OwnBackbone = None
     strict: Strict = False
     picture: Picture = True
+    tensorboard: TensorBoard = None
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
     training: RoundArguments = field(default_factory=RoundArguments)
@@ -73,6 +75,7 @@ class Update:
         from kedge import api
         from kedge.cli import model_output
         from kedge.methods.registry import parse_method
+        from kedge.training.loggers import log_to_tensorboard
         from kedge.training.user_settings import default_method
 
         model_output.check_save_memory(self.save_memory)
@@ -80,7 +83,11 @@ class Update:
         method = self.method or default_method(model)
         save_for = self.save_memory or method
         options = asdict(self.training) | {"method": self.method, "val": self.val}
-        with progress.display(), model_output.lock_output(self.out, self.picture) as output:
+        with (
+            progress.display(),
+            log_to_tensorboard(self.tensorboard),
+            model_output.lock_output(self.out, self.picture) as output,
+        ):
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
                 kept if model_output.method_name(each) == owner else {}

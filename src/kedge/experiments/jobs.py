@@ -16,8 +16,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, require
 from kedge.experiments.launchers.base import Launcher, Worker, WorkerLost
+from kedge.training.loggers import TensorBoardLogger, current_logger
 from kedge.utils import progress
 from kedge.utils.progress import Tick
 
@@ -56,6 +57,7 @@ class _JobQueue:
 
     def __init__(self, folder: Path, jobs: Iterable[Job], launcher: Launcher, tick: Tick) -> None:
         self.folder, self.waiting, self.launcher, self.tick = folder, list(jobs), launcher, tick
+        self.events_folder = _events_folder()
         self.free = deque(range(min(launcher.n_workers, len(self.waiting))))
         self.running: dict[int, _Running] = {}  # by slot
         self.events = Events()
@@ -68,7 +70,8 @@ class _JobQueue:
         for job in ready[: len(self.free)]:
             self.waiting.remove(job)
             slot = self.free.popleft()
-            words = (self.folder, job.seed, job.method, self.launcher.n_sharing)
+            sharing = self.launcher.n_sharing
+            words = (self.folder, job.seed, job.method, sharing, self.events_folder or "")
             worker = self.launcher.start([*map(str, words)], slot)
             self.running[slot] = _Running(job, worker)
             Thread(target=_listen, args=(slot, worker, self.events), daemon=True).start()
@@ -126,8 +129,8 @@ def run_jobs(folder: Path, jobs: Iterable[Job], launcher: Launcher, tick: Tick) 
 
     The first job that fails ends all.
     """
-    launcher.open(folder)
     queue = _JobQueue(folder, jobs, launcher, tick)
+    launcher.open(folder)
     if launcher.about and queue.waiting:
         progress.note(launcher.about)
     try:
@@ -138,6 +141,16 @@ def run_jobs(folder: Path, jobs: Iterable[Job], launcher: Launcher, tick: Tick) 
         for running in queue.running.values():
             running.worker.stop()
         launcher.close()
+
+
+def _events_folder() -> Path | None:
+    """Where workers write event files for TensorBoard. Other loggers are of this process."""
+    logger = current_logger()
+    require(
+        logger is None or isinstance(logger, TensorBoardLogger),
+        "Only the logger of TensorBoard works in other processes: leave --on out.",
+    )
+    return logger.folder.resolve() if isinstance(logger, TensorBoardLogger) else None
 
 
 def _listen(slot: int, worker: Worker, events: Events) -> None:

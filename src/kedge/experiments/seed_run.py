@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -41,6 +40,7 @@ from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
+from kedge.training.loggers import file_name
 from kedge.training.round import RoundResult, memory_after_round, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
@@ -135,8 +135,8 @@ class SeedRun:
         return found
 
     def _folder_of(self, method: Method, round: int) -> Path:
-        name = re.sub(r"[^\w.=+-]+", "_", method.label)
-        return self.folder / name if round == 0 else self.folder / name / f"round-{round}"
+        folder = self.folder / file_name(method.label)
+        return folder if round == 0 else folder / f"round-{round}"
 
     def _config(self, round: int) -> TrainConfig:
         shape = self.experiment.update_episode if round else self.experiment.episode

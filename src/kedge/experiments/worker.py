@@ -13,6 +13,7 @@ from kedge.experiments.jobs import BEGUN, DONE, wait_for_file
 from kedge.experiments.runner import read_experiment
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
+from kedge.training.loggers import log_to_tensorboard
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import progress
 from kedge.utils.process import keep_freed_memory, prepare_streams, shorten_warnings
@@ -26,9 +27,9 @@ def main() -> None:
     shorten_warnings()
     print(BEGUN, flush=True)
     load_compiler_in_background()
-    folder, seed, method, n_sharing = sys.argv[1:]
+    folder, seed, method, n_sharing, events = sys.argv[1:]
     try:
-        with progress.display():
+        with progress.display(), log_to_tensorboard(events or None):
             _do_job(Path(folder), int(seed), method, int(n_sharing))
     except KedgeError as error:
         print(f"kedge: {progress.printable(str(error), one_line=True)}", flush=True)
