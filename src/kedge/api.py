@@ -208,7 +208,8 @@ def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
 
 
 def load(path: str | Path, backbone: nn.Module | None = None) -> Model:
-    """The model in a file. A backbone of your own has to be passed in again."""
+    """The model in a file, or in a folder that `write_hub_folder` wrote. A backbone of your own has
+    to be passed in again."""
     return Model.load(path, backbone)
 
 

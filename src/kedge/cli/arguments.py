@@ -88,7 +88,12 @@ ImageSize = Annotated[
     ),
 ]
 ModelFile = Annotated[
-    Path, arg(metavar="MODEL", help="Model file, as written by 'kedge train' or 'kedge update'.")
+    Path,
+    arg(
+        metavar="MODEL",
+        help="Model file, as written by 'kedge train' or 'kedge update', or a folder that 'kedge "
+        "export --hub' wrote.",
+    ),
 ]
 OwnBackbone = Annotated[
     str | None,
@@ -114,6 +119,10 @@ Picture = Annotated[
         help="Do not draw what the rounds did, in MODEL.png beside the model.",
         help_behavior_hint="(default: it is drawn if accuracies were measured)",
     ),
+]
+TensorBoard = Annotated[
+    Path | None,
+    option("FOLDER", "none", "Write the training curve as event files for TensorBoard."),
 ]
 Support = Annotated[
     Path | None,

@@ -9,7 +9,15 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import count_text, load_pytorch, option, parse_count, parsed_as, say
+from kedge.cli.arguments import (
+    TensorBoard,
+    count_text,
+    load_pytorch,
+    option,
+    parse_count,
+    parsed_as,
+    say,
+)
 from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, Epochs, HeadConfig, Schedule
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -96,8 +104,16 @@ class Bench:
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
     """Test episodes per pool; intervals shrink with the square root of their number."""
-    jobs: int = 1
-    """Methods and seeds to train at a time; faster with several GPUs, or NVIDIA MPS on one."""
+    on: Annotated[
+        str,
+        arg(
+            metavar="WHERE",
+            help="Where methods and seeds are trained: local (one after the other), local:4 (four "
+            "at a time, on several GPUs or with NVIDIA MPS), 'slurm:PARTITION gpus=1 cpus=8 "
+            "hours=24' or 'ray:ADDRESS gpus=1' (on machines that share the folder of --out).",
+        ),
+    ] = "local"
+    tensorboard: TensorBoard = None
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
@@ -119,13 +135,14 @@ class Bench:
     @classmethod
     def _experiment_fields(cls) -> set[str]:
         """Fields that `Experiment` has under the same names."""
-        return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
+        return {f.name for f in fields(cls)} - {"name", "out", "on", "tensorboard"}
 
     def run(self, console: Console) -> None:
         load_pytorch()
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
         from kedge.report.record_report import terminal_tables
+        from kedge.training.loggers import log_to_tensorboard
 
         recipe = load_recipe(self.name)
         values = {key: getattr(self, key) for key in self._experiment_fields()}
@@ -133,7 +150,7 @@ class Bench:
             values[key] = tuple(parse_count(option_name(key), text) for text in values[key])
         base = replace(recipe.base(), **values)
         folder = self.out or Path("runs") / recipe.name
-        with progress.display():
-            collection, page = run_recipe(recipe, base, folder, self.jobs)
+        with progress.display(), log_to_tensorboard(self.tensorboard):
+            collection, page = run_recipe(recipe, base, folder, self.on)
         console.print(terminal_tables(collection))
         say(console, f"Report: {page}")

@@ -19,6 +19,7 @@ from kedge.cli.arguments import (
     ReadingArguments,
     RoundArguments,
     Strict,
+    TensorBoard,
     Validation,
     load_model,
     load_pytorch,
@@ -64,6 +65,7 @@ class Update:
     backbone: OwnBackbone = None
     strict: Strict = False
     picture: Picture = True
+    tensorboard: TensorBoard = None
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
     privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
@@ -75,6 +77,7 @@ class Update:
         from kedge import api
         from kedge.cli import model_output
         from kedge.methods.registry import parse_method
+        from kedge.training.loggers import log_to_tensorboard
         from kedge.training.user_settings import default_method
 
         model_output.check_save_memory(self.save_memory)
@@ -85,7 +88,11 @@ class Update:
         model_output.check_memory_is_allowed(save_for, privacy)
         options = asdict(self.training) | {"method": self.method, "val": self.val}
         options |= {"private": privacy or False}
-        with progress.display(), model_output.lock_output(self.out, self.picture) as output:
+        with (
+            progress.display(),
+            log_to_tensorboard(self.tensorboard),
+            model_output.lock_output(self.out, self.picture) as output,
+        ):
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
                 kept if model_output.method_name(each) == owner else {}

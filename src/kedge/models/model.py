@@ -317,7 +317,7 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path, backbone: nn.Module | None = None) -> Model:
-        """Read a model file. A backbone of your own has to be passed in again."""
+        """Read a model file or a hub's folder. A backbone of your own has to be passed in again."""
         return cls(*model_file.load(Path(path), backbone))
 
 

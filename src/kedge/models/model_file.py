@@ -38,6 +38,7 @@ from kedge.utils.config_io import from_dict, to_dict
 from kedge.utils.ranges import Percent, Round, Total
 
 MODEL_FORMAT = "kedge-model"
+HUB_FILE = "model.safetensors"  # its name in a folder for a model hub
 FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a checksum
 KEYS = {"format", "config", "classes", "lineage"}  # of the JSON
 # What a file whose checksum is right but whose content is not may cause.
@@ -128,8 +129,14 @@ def describe(
     }
 
 
+def find(path: Path) -> Path:
+    """The model file of a path, which may be a folder that `kedge export --hub` wrote."""
+    return path / HUB_FILE if path.is_dir() else path
+
+
 def read(path: Path) -> ModelContents:
     """The content of a model file, without a network."""
+    path = find(path)
     about, mapped = load_tensors(path, "kedge model")
     known = about.get("format") in (MODEL_FORMAT, FORMAT_1)
     require(known, f"{path}: not a kedge model; 'kedge train' makes one.")
