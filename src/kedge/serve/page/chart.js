@@ -1,0 +1,65 @@
+/** The history as a chart: for each version, how many of 100 pictures it names right. */
+
+import { h, svg } from "./dom.js";
+import { overall } from "./outcome.js";
+import { count } from "./words.js";
+
+const HEIGHT = 220;
+const [LEFT, RIGHT, TOP, BOTTOM] = [34, 8, 30, 46];
+const [END, LABEL] = [46, 84]; // px: beside the first and the last version; of a label
+
+/** The chart, `width` px wide; null for fewer than two versions. */
+export function versionChart(versions, width) {
+  const points = versions.map((version) => ({ version, value: overall(version) })).filter(({ value }) => value != null);
+  if (points.length < 2) return null;
+  const lowest = Math.min(...points.map(({ value }) => value));
+  const low = Math.max(0, Math.min(80, Math.floor((lowest - 4) / 10) * 10));
+  const step = (width - LEFT - RIGHT - 2 * END) / (points.length - 1);
+  const x = (i) => LEFT + END + step * i;
+  const y = (value) => TOP + ((HEIGHT - TOP - BOTTOM) * (100 - value)) / (100 - low);
+  const at = new Map(points.map(({ version }, i) => [version.id, i]));
+  const lines = points.flatMap(({ version, value }, i) => {
+    const parent = at.get(version.parent);
+    if (parent === undefined) return [];
+    return svg("line", { x1: x(parent), y1: y(points[parent].value), x2: x(i), y2: y(value), class: "edge" });
+  });
+  return [
+    h("figcaption", {}, "Of 100 pictures of its classes, each version names this many right. Every version knows more classes, which makes it harder."),
+    svg(
+      "svg",
+      { width, height: HEIGHT, role: "img", "aria-label": described(points) },
+      ticks(low).map((value) => grid(value, y(value), width)),
+      lines,
+      points.map(({ version, value }, i) => dot(version, value, x(i), y(value), step >= LABEL)),
+    ),
+  ];
+}
+
+function ticks(low) {
+  const step = 100 - low > 50 ? 25 : 10;
+  const values = [];
+  for (let value = 100; value >= low; value -= step) values.push(value);
+  return values;
+}
+
+function grid(value, y, width) {
+  return svg("g", { class: "grid" }, svg("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y }), svg("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, value));
+}
+
+function dot(version, value, x, y, roomy) {
+  return svg(
+    "g",
+    { class: `dot ${version.active ? "active" : version.state}` },
+    svg("title", {}, `Version ${version.number}: ${Math.round(value)} of 100, ${count(version.n_classes, "class", "classes")}`),
+    version.active && svg("circle", { cx: x, cy: y, r: 10, class: "ring" }),
+    svg("circle", { cx: x, cy: y, r: 5.5 }),
+    svg("text", { x, y: y - 15, "text-anchor": "middle", class: "value" }, Math.round(value)),
+    roomy && svg("text", { x, y: HEIGHT - 24, "text-anchor": "middle" }, `version ${version.number}`),
+    roomy && svg("text", { x, y: HEIGHT - 8, "text-anchor": "middle", class: "sub" }, count(version.n_classes, "class", "classes")),
+  );
+}
+
+function described(points) {
+  const parts = points.map(({ version, value }) => `version ${version.number}: ${Math.round(value)}${version.active ? ", in use" : ""}`);
+  return `Pictures named right, of 100. ${parts.join("; ")}.`;
+}

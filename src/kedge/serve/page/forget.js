@@ -1,0 +1,47 @@
+/** Forget: delete the pictures that a version learned from. What it learned stays. */
+
+import { announce } from "./announce.js";
+import { call, get } from "./api.js";
+import { confirm, openDialog } from "./dialog.js";
+import { h } from "./dom.js";
+import { icon } from "./icons.js";
+import { refresh } from "./store.js";
+import { count, size, some } from "./words.js";
+
+export async function forget(version) {
+  try {
+    const left = await get(`api/versions/${version.id}/remains`);
+    const n = count(left.pictures, "picture");
+    const agreed = await confirm(`Delete ${n}?`, consequences(version, n, left), `Delete ${n}`);
+    if (!agreed) return;
+    const result = await call("POST", `api/versions/${version.id}/forget`, { confirm: true });
+    await refresh();
+    announce(`${count(result.deleted, "picture")} deleted.`);
+    await openDialog(`${count(result.deleted, "picture")} deleted`, (close) => remains(result, close));
+  } catch (error) {
+    await openDialog("The pictures were not deleted", () => h("p", { class: "problem" }, error.message));
+  }
+}
+
+function consequences(version, n, left) {
+  const names = some(left.classes.map(({ name }) => name), 6);
+  return [
+    h("p", {}, `The ${n} that version ${version.number} learned from will be deleted from this server, with their thumbnails, for good.`),
+    h("p", {}, h("b", {}, "What stays: "), `what it has learned. It goes on naming ${names}. Of each it keeps ${left.numbers_per_class.toLocaleString("en")} numbers that say what its pictures have in common; they are no picture.`),
+    h("p", {}, h("b", {}, "What you give up: "), "you cannot look at these pictures here any more, and they cannot be studied again. Copies of your own elsewhere are not touched."),
+  ];
+}
+
+function remains({ remains: left }, close) {
+  const classes = left.classes.map(({ name }) => name);
+  return [
+    h("p", { class: "with-icon" }, icon("anchor"), h("span", {}, `It still knows ${some(classes, 12)}.`)),
+    h(
+      "p",
+      {},
+      `Of ${count(classes.length, "class", "classes")} it keeps ${left.numbers_per_class.toLocaleString("en")} numbers each and how many pictures there were: ${size(left.bytes_in_model)} in all. `,
+      "Try it: ask about another picture of them.",
+    ),
+    h("div", { class: "buttons end" }, h("button", { type: "button", class: "button primary", autofocus: true, onclick: () => close() }, "Good")),
+  ];
+}
