@@ -16,6 +16,7 @@ from kedge.cli.paper import Paper
 from kedge.cli.predict import Predict
 from kedge.cli.recipes import Recipes
 from kedge.cli.report import Report
+from kedge.cli.serve import Serve
 from kedge.cli.show import Show
 from kedge.cli.speed import Speed
 from kedge.cli.train import Train
@@ -29,6 +30,7 @@ COMMANDS = {
     "evaluate": Evaluate,
     "predict": Predict,
     "show": Show,
+    "serve": Serve,
     "export": Export,
     "data inspect": Inspect,
     "data pack": Pack,

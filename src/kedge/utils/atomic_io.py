@@ -274,7 +274,11 @@ def exclusive(
 
 @contextmanager
 def file_lock(
-    folder: Path, name: str, timeout: float = 0.0, file: Path | None = None
+    folder: Path,
+    name: str,
+    timeout: float = 0.0,
+    file: Path | None = None,
+    advice: str = "wait for it or use another --out",
 ) -> Iterator[None]:
     """Hold a lock, after at most `timeout` seconds (forever if negative); errors name `file`."""
     lock_file = folder / name
@@ -288,7 +292,7 @@ def file_lock(
             with TemporaryFile(dir=folder):
                 raise KedgeError(
                     f"{file or folder}: another kedge process{_holder(lock_file)} is working here; "
-                    "wait for it or use another --out."
+                    f"{advice}."
                 ) from None
         _sign(lock_file)
     except OSError as error:
