@@ -20,16 +20,16 @@ def answers(
 ) -> dict[str, Any]:
     """What the interface says of pictures; those without features are refused."""
     classifier = snapshot.check_can_answer()
-    known = [each for each in taken if each.features is not None]
+    known = [(each, each.features) for each in taken if each.features is not None]
     found: list[dict[str, Any]] = []
     if known:
-        features = torch.from_numpy(np.stack([each.features for each in known]))  # type: ignore[arg-type]
+        features = torch.from_numpy(np.stack([features for _, features in known]))
         predictions = classifier.answers_from_features(features, top)
         names = {each.key: each.name for each in snapshot.classes}
         ids = {each.key: each.id for each in snapshot.classes}
         z = classifier.model.head.distance_features(features)
         places = snapshot.map.place(z) if snapshot.map is not None else [None] * len(known)
-        for each, (ranking, typicality), place in zip(known, predictions, places, strict=True):
+        for (each, _), (ranking, typicality), place in zip(known, predictions, places, strict=True):
             refused = reject is not None and (typicality or 0) <= reject
             ranked = [
                 {"class": names[key], "id": ids[key], "probability": round(p, DIGITS)}

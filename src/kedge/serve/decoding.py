@@ -42,6 +42,7 @@ def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedP
     """Decode one picture; never raises because of its content."""
     specs = [spec, *([THUMBNAIL] if thumbnail else [])]
     results: list[Decoded] = []
+    width = height = 0
     with _POOL.process(WORKER_BYTES) as worker:
         for each in specs:
             stopped = worker.decode([content], each, WORKER_BYTES, results, SECONDS)
@@ -50,8 +51,9 @@ def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedP
             header, pixels, reason = results[-1]
             if header is None or pixels is None:
                 return DecodedPicture(None, reason=reason or DAMAGED)
+            width, height = header.width, header.height
     small = _as_jpeg(results[1].pixels) if thumbnail else b""
-    return DecodedPicture(results[0].pixels, header.width, header.height, small)
+    return DecodedPicture(results[0].pixels, width, height, small)
 
 
 def _why(stopped: str) -> str:

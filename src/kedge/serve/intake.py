@@ -97,6 +97,7 @@ class RequestIntake:
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:
+        assert decoded.pixels is not None
         future = self.shared.embedder.embed(snapshot.on_device, decoded.pixels, self.priority)
         return await asyncio.wrap_future(future)
 

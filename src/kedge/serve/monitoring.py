@@ -60,10 +60,10 @@ class Metrics:
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    escaped = (
-        value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for _, value in labels
-    )
-    return f"{{{','.join(f'{k}={chr(34)}{v}{chr(34)}' for (k, _), v in zip(labels, escaped))}}}"
+    escaped = [
+        (k, v.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for k, v in labels
+    ]
+    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}"
 
 
 def memory_bytes() -> int:

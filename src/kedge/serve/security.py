@@ -60,7 +60,7 @@ class Tokens:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             raise KedgeError(
-                f"{path}: not readable as the tokens of a project; give --new-tokens to make others."
+                f"{path}: not readable as the tokens of a project; '--new-tokens' makes others."
             ) from None
 
     @classmethod
@@ -135,10 +135,7 @@ class Listen:
         Numbers cannot be anybody's but the address itself.
         """
         name = host.lower()
-        if name.startswith("["):
-            name = name[1:].partition("]")[0]
-        else:
-            name = name.partition(":")[0]
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
         if name == "localhost" or name in self.names:
             return True
         if self.is_loopback:

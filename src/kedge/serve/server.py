@@ -34,7 +34,8 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         host = self.client[0] if self.client else ""
-        same = sum(each.client is not None and each.client[0] == host for each in self.connections)
+        clients = [each.client for each in self.connections if isinstance(each, H11Protocol)]
+        same = sum(client is not None and client[0] == host for client in clients)
         if same > MOST_CONNECTIONS:
             transport.abort()
             return

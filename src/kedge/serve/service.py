@@ -146,8 +146,7 @@ class Service:
             snapshot = await asyncio.to_thread(self.active.snapshot)
             for i, each in enumerate(taken):
                 if versions[each.sha256] != snapshot.version:
-                    spec_changed = each.decoded is None or each.decoded.pixels is None
-                    assert not spec_changed
+                    assert each.decoded is not None
                     features = await embed(each.decoded, snapshot)
                     taken[i] = Taken(each.upload, each.sha256, features, each.decoded)
                     versions[each.sha256] = snapshot.version
