@@ -114,9 +114,9 @@ class Serve:
         tokens = None if self.new_tokens else Tokens.load(self.folder)
         if tokens is None:
             tokens, words = Tokens.make(self.folder)
-            say(console, "Tokens, which are not shown again ('--new-tokens' makes others):")
+            say(console, "Links with tokens, not shown again ('--new-tokens' makes others):")
             for role, word in words.items():
-                say(console, f"  {role:8} {word}")
+                say(console, f"  {role:8} {_address(listen)}#token={word}")
         return tokens
 
 

@@ -51,6 +51,7 @@ CREATE TABLE jobs (
     progress TEXT NOT NULL DEFAULT '{}',
     message TEXT NOT NULL DEFAULT '',
     attempts INTEGER NOT NULL DEFAULT 0,
+    n_pictures INTEGER NOT NULL, -- also when they have been forgotten
     seconds REAL NOT NULL DEFAULT 0,
     created REAL NOT NULL,
     started REAL,

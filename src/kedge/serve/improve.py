@@ -64,8 +64,8 @@ class ProgressFile:
         if phase is None:
             return
         _, name, start, end = phase
-        share = done / max(total, 1)
-        self.fraction = max(self.fraction, start + (end - start) * share)
+        if name != "training" or done:  # that task begins before layers are prepared
+            self.fraction = max(self.fraction, start + (end - start) * done / max(total, 1))
         left = None
         if done > self.first:
             left = (now - self.began) / (done - self.first) * (total - done)

@@ -21,9 +21,9 @@ class Jobs:
         with self.database.transaction():
             self.check_none_unfinished()
             job = self.database.change(
-                "INSERT INTO jobs (kind, state, parent, settings, created) "
-                "VALUES ('round', 'queued', ?, ?, ?)",
-                (parent, json.dumps(settings), now()),
+                "INSERT INTO jobs (kind, state, parent, settings, n_pictures, created) "
+                "VALUES ('round', 'queued', ?, ?, ?, ?)",
+                (parent, json.dumps(settings), len(pictures), now()),
             )
             self.database.change_many(
                 "INSERT INTO job_pictures VALUES (?, ?)", [(job, id) for id in pictures]
@@ -85,8 +85,7 @@ class Jobs:
     def seconds_per_picture(self) -> float | None:
         """How long the latest finished round took for each of its pictures."""
         row = self.database.row(
-            "SELECT seconds / MAX(1, (SELECT COUNT(*) FROM job_pictures WHERE job = jobs.id)) "
-            "FROM jobs WHERE state = 'done' AND seconds > 0 ORDER BY id DESC LIMIT 1"
+            "SELECT seconds / n_pictures FROM jobs WHERE state = 'done' ORDER BY id DESC LIMIT 1"
         )
         return None if row is None else float(row[0])
 
