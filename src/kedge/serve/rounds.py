@@ -150,16 +150,7 @@ class Rounds:
         }
         write_text_atomically(folder / improve.JOB, json.dumps(about))
         (folder / improve.ERROR).unlink(missing_ok=True)
-        threads = str(max(1, (os.cpu_count() or 2) // 2))
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "KEDGE_VERBOSITY": "info"}
-        with open(folder / LOG, "ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "kedge.serve.improve", str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environment,
-            )
+        process = start_process(folder)
         attempts = row["attempts"] + 1
         self.project.jobs.set(job, "running", started=now(), attempts=attempts, message="")
         self.process, self.job, self.began = process, job, time.monotonic()
@@ -260,6 +251,19 @@ class Rounds:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def start_process(folder: Path) -> subprocess.Popen[bytes]:
+    """The process of a round; it ends when this process does."""
+    threads = str(max(1, (os.cpu_count() or 2) // 2))
+    with open(folder / LOG, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kedge.serve.improve", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+        )
 
 
 def checked_settings(settings: dict[str, Any]) -> dict[str, Any]:
