@@ -6,7 +6,7 @@ import { openDialog } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { preview } from "./thumbnails.js";
-import { count, sure } from "./words.js";
+import { count, percent } from "./words.js";
 
 const SIDE = 56;
 
@@ -65,6 +65,6 @@ function row(result) {
   const bar = h("span", { class: "bar", "aria-hidden": "true" }, h("span", {}));
   bar.firstChild.style.width = `${ranking[0].probability * 100}%`;
   const cell = h("td", { class: answer == null ? "none" : "" }, h("span", { class: "row-answer" }, shown(result)), h("span", { class: "row-name" }, name));
-  const value = answer == null ? "–" : sure(ranking[0].probability);
+  const value = answer == null ? "–" : percent(ranking[0].probability);
   return h("tr", {}, h("td", {}, look), cell, h("td", { class: "number" }, value, answer != null && bar));
 }

@@ -6,7 +6,7 @@ import { icon } from "./icons.js";
 import { may, store } from "./store.js";
 import { classNamed, teach } from "./teaching.js";
 import { preview } from "./thumbnails.js";
-import { sure } from "./words.js";
+import { percent, sure } from "./words.js";
 
 const SIDE = 360;
 const STRANGE = 0.05; // of known pictures, at most this share is as unusual
@@ -17,15 +17,16 @@ export function answerCard(result) {
   return h(
     "div",
     { class: "answer" },
-    h("figure", {}, preview(result.file, SIDE, `The picture that you asked about: ${result.name}`), h("figcaption", {}, result.name)),
+    h("figure", {}, preview(result.file, SIDE, `The picture that you asked about: ${result.name}`)),
     h(
       "div",
       { class: "answer-text" },
       h("p", { class: `verdict ${answer == null ? "none" : ""}` }, answer ?? "None of these"),
-      h("p", { class: "quiet" }, answer == null ? "It looks unlike the pictures of every class. The nearest ones:" : `${sure(ranking[0].probability)} sure`),
-      bars(ranking),
+      h("p", {}, answer == null ? "It looks unlike the pictures of every class. The nearest ones are below." : sure(ranking[0].probability)),
       strange && h("p", { class: "quiet" }, "But it looks unlike most pictures that it knows."),
+      h("p", { class: "quiet" }, result.name),
     ),
+    bars(ranking),
     may("teach") && correction(result),
   );
 }
@@ -35,7 +36,7 @@ function bars(ranking) {
   const rows = ranking.map(({ class: name, probability }) => {
     const bar = h("span", { class: "bar", "aria-hidden": "true" }, h("span", {}));
     bar.firstChild.style.width = `${Math.max(0.5, probability * 100)}%`;
-    return h("li", {}, h("span", { class: "bar-name" }, name), bar, h("span", { class: "bar-value" }, sure(probability)));
+    return h("li", {}, h("span", { class: "bar-name" }, name), bar, h("span", { class: "bar-value" }, percent(probability)));
   });
   return h("ol", { class: "bars", "aria-label": "Most probable classes" }, rows);
 }

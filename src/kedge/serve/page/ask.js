@@ -87,6 +87,7 @@ function zone() {
       chooseButton("Choose pictures", ask, { class: "button primary", "data-focus": "choose" }),
       cameraButton("Ask with the camera", camera),
     ),
+    h("p", { class: "quiet zone-again" }, "or drop the next ones here"),
     h("p", { class: "quiet zone-hint" }, "Or paste a picture. Pictures that you ask about are not stored."),
   );
 }
@@ -200,5 +201,5 @@ function refusals(refused) {
 }
 
 function spoken({ answer, ranking }) {
-  return answer == null ? "Answer: none of these." : `Answer: ${answer}, ${sure(ranking[0].probability)} sure.`;
+  return answer == null ? "Answer: none of these." : `Answer: ${answer}, ${sure(ranking[0].probability)}.`;
 }

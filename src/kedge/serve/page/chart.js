@@ -1,4 +1,7 @@
-/** The history as a chart: for each version, how many of 100 pictures it names right. */
+/**
+ * The history as a chart: for each version, how many of 100 pictures it names right, and how many
+ * it would name right without having improved.
+ */
 
 import { h, svg } from "./dom.js";
 import { overall } from "./outcome.js";
@@ -10,9 +13,9 @@ const [END, LABEL] = [46, 84]; // px: beside the first and the last version; of 
 
 /** The chart, `width` px wide; null for fewer than two versions. */
 export function versionChart(versions, width) {
-  const points = versions.map((version) => ({ version, value: overall(version) })).filter(({ value }) => value != null);
+  const points = versions.map((version) => ({ version, value: overall(version), before: overall(version, "untrained") })).filter(({ value }) => value != null);
   if (points.length < 2) return null;
-  const lowest = Math.min(...points.map(({ value }) => value));
+  const lowest = Math.min(...points.flatMap(({ value, before }) => [value, before]));
   const low = Math.max(0, Math.min(80, Math.floor((lowest - 4) / 10) * 10));
   const step = (width - LEFT - RIGHT - 2 * END) / (points.length - 1);
   const x = (i) => LEFT + END + step * i;
@@ -24,12 +27,13 @@ export function versionChart(versions, width) {
     return svg("line", { x1: x(parent), y1: y(points[parent].value), x2: x(i), y2: y(value), class: "edge" });
   });
   return [
-    h("figcaption", {}, "Of 100 pictures of its classes, each version names this many right. Every version knows more classes, which makes it harder."),
+    h("figcaption", {}, "Of 100 pictures, so many are named right. Grey is the same classes without improving. More classes are harder to tell apart."),
     svg(
       "svg",
       { width, height: HEIGHT, role: "img", "aria-label": described(points) },
       ticks(low).map((value) => grid(value, y(value), width)),
       lines,
+      points.map(({ before }, i) => svg("circle", { cx: x(i), cy: y(before), r: 4.5, class: "before" })),
       points.map(({ version, value }, i) => dot(version, value, x(i), y(value), step >= LABEL)),
     ),
   ];

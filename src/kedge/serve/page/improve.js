@@ -23,7 +23,7 @@ let spoken = null;
 
 export function startImprove(section) {
   body = h("div", { class: "improve-body" });
-  replace(section, h("h2", { id: "improve-title" }, "Improve"), body);
+  replace(section, h("div", { class: "improve-box" }, h("h2", { id: "improve-title" }, "Improve"), body));
   watch(() => {
     section.hidden = !store.state || store.signedOut;
     if (section.hidden) return;

@@ -78,12 +78,15 @@ export function advice(rows) {
   if (worse.length && better.length) return "Some things got better and some got worse. Look at both before you decide.";
   if (worse.length) return "It got worse. It is better to keep the version that you have, and to add more pictures.";
   if (better.length) return "It got better, and nothing got clearly worse.";
-  return "It is about as good as before. That is normal for few pictures that are easy to tell apart.";
+  return "It is about as good as before: with so few pictures, differences as small as these may be chance.";
 }
 
-/** The share of pictures named correctly over all its classes, in %; null if it was not measured. */
-export function overall(version) {
+/**
+ * The share of pictures named correctly over all its classes, in %; with "untrained", as it was
+ * before it improved. Null if it was not measured.
+ */
+export function overall(version, key = "after") {
   const naming = version.outcome?.naming ?? [];
   const n = naming.reduce((sum, one) => sum + one.classes, 0);
-  return n ? naming.reduce((sum, one) => sum + one.classes * one.after, 0) / n : null;
+  return n ? naming.reduce((sum, one) => sum + one.classes * one[key], 0) / n : null;
 }

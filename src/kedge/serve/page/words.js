@@ -17,11 +17,14 @@ function and(names) {
 }
 
 /** A probability from 0 to 1: never 100%, since nothing is that sure. */
-export function sure(probability) {
-  const percent = Math.round(probability * 100);
-  if (percent >= 100) return "over 99%";
-  return percent < 1 ? "under 1%" : `${percent}%`;
+export function percent(probability) {
+  const rounded = Math.round(probability * 100);
+  if (rounded >= 100) return ">99%";
+  return rounded < 1 ? "<1%" : `${rounded}%`;
 }
+
+/** The same in a sentence: "over 99% sure". */
+export const sure = (probability) => `${percent(probability).replace(">", "over ").replace("<", "less than ")} sure`;
 
 /** Seconds as "about 4 minutes". */
 export function duration(seconds) {
