@@ -56,7 +56,7 @@ class Rate:
             return
         with self._lock:
             level = self._level(client)
-        if level >= self.most:
+        if level > self.most - 0.5:
             wait = (level - self.most + 1) * 60 / self.most
             raise Refused(429, f"Too many {what}; wait {wait:.0f} s and try again.", wait)
 

@@ -16,6 +16,8 @@ from kedge.serve.limits import Refused, too_large
 from kedge.serve.monitoring import LOGGER, log
 from kedge.serve.service import Service
 
+UPLOADS = ("multipart/form-data", "application/octet-stream")
+
 
 class Guard:
     """An ASGI middleware. Errors of any kind become one sentence as JSON."""
@@ -41,8 +43,8 @@ class Guard:
             method, path = scope["method"], scope["path"]
             security.check_origin(method, path, headers, self.service.settings.listen)
             scope["kedge_role"] = self._role(scope, headers)
-            limited = self._limited(scope, headers, receive)
-            await self.app(scope, limited, send_with_headers)
+            body = await self._buffered(headers, receive)
+            await self.app(scope, body, send_with_headers)
         except Refused as refused:
             if not status:
                 await send_refusal(send_with_headers, refused)
@@ -65,46 +67,42 @@ class Guard:
         client = client_of(scope)
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            self.service.wrong_tokens.check(client, "wrong tokens")
-            role = tokens.role_of(token.strip())
-            if role is None:
-                self.service.wrong_tokens.add(client)
-                raise Refused(401, "This token is not valid.")
-            return role
+            return self.service.role_of_token(tokens, token, client)
         try:
             morsel = SimpleCookie(headers.get("cookie", "")).get(tokens.cookie)
         except CookieError:
             return None
         return None if morsel is None else tokens.role_of_session(morsel.value)
 
-    def _limited(self, scope: Scope, headers: dict[str, str], receive: Receive) -> Receive:
-        """The body of a request, unless its route takes uploads, within the limits of JSON."""
+    async def _buffered(self, headers: dict[str, str], receive: Receive) -> Receive:
+        """A small body, read to its end within limits; uploads are read by their routes."""
         limits = self.service.limits
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "multipart/form-data" or kind.startswith("image/"):
+        if kind in UPLOADS or kind.startswith("image/"):
             return receive
-        if kind == "application/octet-stream":
-            return receive
-        length, n = headers.get("content-length", ""), 0
+        length, body, more = headers.get("content-length", ""), b"", True
         if length.isdecimal() and int(length) > limits.json_bytes:
             raise too_large("This request", limits.json_bytes)
-
-        async def limited() -> Message:
-            nonlocal n
-            # After the end of the body this waits for the client to go, which is no silence.
-            ended = scope.get("kedge_body_ended", False)
-            try:
-                async with asyncio.timeout(None if ended else limits.silence):
+        try:
+            async with asyncio.timeout(limits.silence):
+                while more:
                     message = await receive()
-            except TimeoutError:
-                raise Refused(408, f"Nothing was sent for {limits.silence:g} s.") from None
-            n += len(message.get("body", b""))
-            scope["kedge_body_ended"] = not message.get("more_body", False)
-            if n > limits.json_bytes:
-                raise too_large("This request", limits.json_bytes)
-            return message
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > limits.json_bytes:
+                        raise too_large("This request", limits.json_bytes)
+        except TimeoutError:
+            raise Refused(408, f"The request did not arrive in {limits.silence:g} s.") from None
+        unread = True
 
-        return limited
+        async def again() -> Message:
+            nonlocal unread
+            if unread:
+                unread = False
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        return again
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         # The route's pattern, not the path: a path may be anything, and there are many.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 
 from kedge.serve.security import check_role
 from kedge.serve.service import Service
@@ -19,6 +19,7 @@ def role_of(request: Request) -> str:
     return str(request.scope["kedge_role"])
 
 
+Number = Annotated[int, Path(ge=0, lt=1 << 53)]  # of a class, a version or a round, in a path
 CurrentService = Annotated[Service, Depends(service_of)]
 CurrentRole = Annotated[str, Depends(role_of)]
 

@@ -11,7 +11,6 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from kedge.serve import asking
-from kedge.serve.limits import Refused
 from kedge.serve.middleware import client_of
 from kedge.serve.routes import CurrentRole, CurrentService, RoleRouter, needing_pictures
 from kedge.serve.security import ROLES, SESSION_SECONDS
@@ -30,12 +29,7 @@ def sign_in(request: Request, service: CurrentService, body: Token) -> Response:
     tokens = service.settings.tokens
     if tokens is None:
         return JSONResponse({"role": ROLES[-1]})
-    client = client_of(request.scope)
-    service.wrong_tokens.check(client, "wrong tokens")
-    role = tokens.role_of(body.token.strip())
-    if role is None:
-        service.wrong_tokens.add(client)
-        raise Refused(401, "This token is not valid.")
+    role = service.role_of_token(tokens, body.token, client_of(request.scope))
     response = JSONResponse({"role": role})
     response.set_cookie(
         tokens.cookie,

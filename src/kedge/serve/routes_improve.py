@@ -12,7 +12,7 @@ from starlette.background import BackgroundTask
 from kedge.serve import download, events, jobs
 from kedge.serve.forgetting import forget, what_remains
 from kedge.serve.limits import Refused
-from kedge.serve.routes import CurrentRole, CurrentService, RoleRouter
+from kedge.serve.routes import CurrentRole, CurrentService, Number, RoleRouter
 
 router = RoleRouter(prefix="/api", tags=["improve"])
 
@@ -46,40 +46,40 @@ def list_jobs(service: CurrentService) -> dict[str, Any]:
 
 
 @router.get("/jobs/{job}", **router.needing("ask"))
-def one_job(job: int, service: CurrentService) -> dict[str, Any]:
+def one_job(job: Number, service: CurrentService) -> dict[str, Any]:
     """A round, and how far it is."""
     return _job(service, job)
 
 
 @router.post("/jobs/{job}/cancel", **router.needing("improve"))
-def cancel_job(job: int, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
+def cancel_job(job: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Stop a round and throw away what it has done."""
     service.rounds.cancel(role, job)
     return _job(service, job)
 
 
 @router.post("/jobs/{job}/continue", status_code=202, **router.needing("improve"))
-def continue_job(job: int, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
+def continue_job(job: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Continue an interrupted round from its last saved epoch."""
     service.rounds.resume(role, job)
     return _job(service, job)
 
 
 @router.post("/versions/{version}/activate", **router.needing("improve"))
-def activate(version: int, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
+def activate(version: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Use a version: take over what a round has made, or go back or forward to another."""
     return service.deciding.activate(role, version)
 
 
 @router.post("/versions/{version}/discard", **router.needing("improve"))
-def discard(version: int, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
+def discard(version: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Give up what a round has made."""
     service.deciding.discard(role, version)
     return {"discarded": version}
 
 
 @router.get("/versions/{version}/model", **router.needing("improve"))
-def download_model(version: int, service: CurrentService) -> FileResponse:
+def download_model(version: Number, service: CurrentService) -> FileResponse:
     """The model file, with the present names of its classes."""
     path, is_temporary = download.model_file(service.project, version)
     after = BackgroundTask(path.unlink) if is_temporary else None
@@ -88,7 +88,7 @@ def download_model(version: int, service: CurrentService) -> FileResponse:
 
 
 @router.get("/versions/{version}/remains", **router.needing("improve"))
-def remains(version: int, service: CurrentService) -> dict[str, Any]:
+def remains(version: Number, service: CurrentService) -> dict[str, Any]:
     """What would remain if the pictures of a version were forgotten."""
     service.project.versions.get(version)
     return what_remains(service.teaching, version)
@@ -96,7 +96,7 @@ def remains(version: int, service: CurrentService) -> dict[str, Any]:
 
 @router.post("/versions/{version}/forget", **router.needing("improve"))
 def forget_pictures(
-    version: int, service: CurrentService, role: CurrentRole, body: Confirmation
+    version: Number, service: CurrentService, role: CurrentRole, body: Confirmation
 ) -> dict[str, Any]:
     """Delete the pictures that a version was trained on, for good; says what remains."""
     if not body.confirm:
@@ -107,7 +107,7 @@ def forget_pictures(
 @router.get("/events", **router.needing("improve"))
 def list_events(
     service: CurrentService,
-    before: int | None = None,
+    before: Annotated[int | None, Query(ge=0, lt=1 << 53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> dict[str, Any]:
     """Who changed what, the latest first."""

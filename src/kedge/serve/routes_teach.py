@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from kedge.serve.limits import Refused
 from kedge.serve.middleware import client_of
 from kedge.serve.pictures import SHA256
-from kedge.serve.routes import CurrentRole, CurrentService, RoleRouter, needing_pictures
+from kedge.serve.routes import CurrentRole, CurrentService, Number, RoleRouter, needing_pictures
 from kedge.serve.uploads import read_uploads
 
 router = RoleRouter(prefix="/api", tags=["teach"])
@@ -30,7 +30,7 @@ def make_class(service: CurrentService, role: CurrentRole, body: Name) -> dict[s
 
 @router.patch("/classes/{class_id}", **router.needing("teach"))
 def rename_class(
-    class_id: int, service: CurrentService, role: CurrentRole, body: Name
+    class_id: Number, service: CurrentService, role: CurrentRole, body: Name
 ) -> dict[str, Any]:
     """Rename a class; versions that have learned it keep it."""
     service.teaching.rename_class(role, class_id, body.name)
@@ -38,7 +38,7 @@ def rename_class(
 
 
 @router.delete("/classes/{class_id}", **router.needing("teach"))
-def delete_class(class_id: int, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
+def delete_class(class_id: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Delete a class with its pictures. Versions that have learned it keep what they learned, but
     pictures are no longer named as it; made again, it is named again."""
     return service.teaching.delete_class(role, class_id)
@@ -46,9 +46,9 @@ def delete_class(class_id: int, service: CurrentService, role: CurrentRole) -> d
 
 @router.get("/classes/{class_id}/pictures", **router.needing("teach"))
 def list_pictures(
-    class_id: int,
+    class_id: Number,
     service: CurrentService,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
 ) -> dict[str, Any]:
     """The pictures of a class, the latest first."""
@@ -57,7 +57,7 @@ def list_pictures(
 
 @router.post("/classes/{class_id}/pictures", **needing_pictures(router, "teach"))
 async def add_pictures(
-    class_id: int, request: Request, service: CurrentService, role: CurrentRole
+    class_id: Number, request: Request, service: CurrentService, role: CurrentRole
 ) -> dict[str, Any]:
     """Teach pictures of a class. They are stored and used at once."""
     with service.budget.holding() as held:

@@ -51,6 +51,16 @@ class Service:
         self.rounds.close()
         self.intake.close()
 
+    def role_of_token(self, tokens: Tokens, token: str, client: str) -> str:
+        """The role of a token. Raises Refused for a wrong one; right ones are never kept waiting,
+        since many clients may share an address."""
+        role = tokens.role_of(token.strip())
+        if role is None:
+            self.wrong_tokens.check(client, "wrong tokens")
+            self.wrong_tokens.add(client)
+            raise Refused(401, "This token is not valid.")
+        return role
+
     async def ask(
         self,
         uploads: AsyncIterator[Upload],
