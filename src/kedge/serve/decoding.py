@@ -21,6 +21,7 @@ from kedge.data.process_pool import ProcessPool
 N_WORKERS = 4
 WORKER_BYTES = 320 << 20  # 50 million pixels in colour, and what decoding needs besides
 SECONDS = 6.0  # of wall time for one picture
+CRASHED, TOO_LONG = "damaged: it makes the decoder crash", "it takes too long to decode"
 THUMBNAIL = ImageSpec(192, 3)
 QUALITY = 80
 _POOL = ProcessPool(DecodeWorker, N_WORKERS * WORKER_BYTES)
@@ -40,6 +41,12 @@ class DecodedPicture:
 
 def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
     """Decode one picture; never raises because of its content."""
+    decoded = _decode(content, spec, thumbnail)
+    # A worker may have been ended by somebody else, or by the memory that it lacked.
+    return _decode(content, spec, thumbnail) if decoded.reason == CRASHED else decoded
+
+
+def _decode(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
     specs = [spec, *([THUMBNAIL] if thumbnail else [])]
     results: list[Decoded] = []
     width = height = 0
@@ -47,17 +54,14 @@ def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedP
         for each in specs:
             stopped = worker.decode([content], each, WORKER_BYTES, results, SECONDS)
             if stopped:
-                return DecodedPicture(None, reason=_why(stopped), stopped=True)
+                reason = CRASHED if stopped == "crash" else TOO_LONG
+                return DecodedPicture(None, reason=reason, stopped=True)
             header, pixels, reason = results[-1]
             if header is None or pixels is None:
                 return DecodedPicture(None, reason=reason or DAMAGED)
             width, height = header.width, header.height
     small = _as_jpeg(results[1].pixels) if thumbnail else b""
     return DecodedPicture(results[0].pixels, width, height, small)
-
-
-def _why(stopped: str) -> str:
-    return "it takes too long to decode" if stopped != "crash" else DAMAGED
 
 
 def _as_jpeg(pixels: np.ndarray | None) -> bytes:
