@@ -83,7 +83,7 @@ class Embedder:
 class FeatureCache:
     """Features of pictures that were asked about lately, in memory only."""
 
-    def __init__(self, most: int = 8192) -> None:
+    def __init__(self, most: int = 4096) -> None:
         self.most, self.hits, self.misses = most, 0, 0
         self._features: OrderedDict[tuple[str, int], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()

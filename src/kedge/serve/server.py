@@ -69,17 +69,19 @@ class LimitedProtocol(H11Protocol):
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises KedgeError if the address is taken or not ours."""
+    bound = None
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
+        if bound is not None:
+            bound.close()
         reason = error.strerror or error
         raise KedgeError(
             f"--listen {host}:{port}: cannot listen there ({reason}); give another address or port."
         ) from None
-    bound.set_inheritable(False)
     return bound
 
 
