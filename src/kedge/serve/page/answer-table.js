@@ -54,7 +54,7 @@ export function answerTable(results) {
 
 function summary(results) {
   const groups = [...Map.groupBy(results, shown)].sort((a, b) => b[1].length - a[1].length);
-  return h("ul", { class: "tally" }, groups.map(([name, of]) => h("li", { class: of[0].answer == null ? "none" : "" }, h("b", {}, of.length), ` ${name}`)));
+  return h("ul", { class: "tally", tabindex: "0", "aria-label": "How many of each" }, groups.map(([name, of]) => h("li", { class: of[0].answer == null ? "none" : "" }, h("b", {}, of.length), ` ${name}`)));
 }
 
 function row(result) {

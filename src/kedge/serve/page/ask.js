@@ -1,6 +1,6 @@
 /** Ask: a place for one picture or many, and the answers. */
 
-import { announce } from "./announce.js";
+import { announce, toast } from "./announce.js";
 import { answerCard } from "./answer.js";
 import { answerTable } from "./answer-table.js";
 import { cameraButton, takePictures } from "./camera.js";
@@ -123,6 +123,9 @@ function stale() {
   );
 }
 
+/** Whether answers can be seen: narrow screens and the map show other parts. */
+const isShown = () => document.getElementById("ask").checkVisibility();
+
 const again = () => asked.results.length && ask(asked.results.map(({ file }) => file));
 
 /** Ask about files, and show the answers in place of those before. */
@@ -131,7 +134,7 @@ export async function ask(files) {
     announce("Teach it some classes first.");
     return goTo("ask");
   }
-  if (view() !== "map") goTo(view() === "versions" ? "ask" : view() === "improve" ? "ask" : view());
+  if (view() !== "map" && !isShown()) goTo("ask");
   running?.abort();
   const stop = (running = new AbortController());
   const results = [];
@@ -150,9 +153,12 @@ export async function ask(files) {
     Object.assign(asked, { results, refused, knowledge: asOf });
     replace(parts.progress);
     showAnswers();
+    if (!results.length && !isShown()) toast(`${refused[0].name}: ${refused[0].reason}`, "failed");
   } catch (error) {
     if (stop !== running) return;
-    replace(parts.progress, !stop.signal.aborted && h("p", { class: "problem", role: "alert" }, error.message));
+    if (stop.signal.aborted) return replace(parts.progress);
+    replace(parts.progress, h("p", { class: "problem", role: "alert" }, error.message));
+    if (!isShown()) toast(error.message, "failed");
   }
 }
 

@@ -34,14 +34,16 @@ export async function takePictures(title, { several = true } = {}) {
       done.hidden = false;
     };
     whileHeld(shot, snap, several);
+    video.addEventListener("loadeddata", () => {
+      shot.disabled = false;
+      message.textContent = "";
+      shot.focus();
+    });
     open().then(
       (opened) => {
         if (!video.isConnected) return stop(opened); // the dialog was closed meanwhile
         stream = opened;
         video.srcObject = opened;
-        shot.disabled = false;
-        message.textContent = "";
-        shot.focus();
       },
       (error) => {
         message.textContent = why(error);

@@ -1,9 +1,9 @@
 /** Forget: delete the pictures that a version learned from. What it learned stays. */
 
-import { announce } from "./announce.js";
+import { toast } from "./announce.js";
 import { call, get } from "./api.js";
 import { confirm, openDialog } from "./dialog.js";
-import { h } from "./dom.js";
+import { h, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { refresh } from "./store.js";
 import { count, size, some } from "./words.js";
@@ -13,14 +13,28 @@ export async function forget(version) {
     const left = await get(`api/versions/${version.id}/remains`);
     const n = count(left.pictures, "picture");
     const agreed = await confirm(`Delete ${n}?`, consequences(version, n, left), `Delete ${n}`);
-    if (!agreed) return;
-    const result = await call("POST", `api/versions/${version.id}/forget`, { confirm: true });
-    await refresh();
-    announce(`${count(result.deleted, "picture")} deleted.`);
-    await openDialog(`${count(result.deleted, "picture")} deleted`, (close) => remains(result, close));
+    if (agreed) await openDialog(`Deleting ${n}`, (close) => deleting(version, close));
   } catch (error) {
-    await openDialog("The pictures were not deleted", () => h("p", { class: "problem" }, error.message));
+    toast(error.message, "failed");
   }
+}
+
+/** The content of a dialog: first that it takes a moment, then what became of it. */
+function deleting(version, close) {
+  const body = h("div", { class: "dialog-body-inner", role: "status" }, h("progress"), h("p", {}, "This may take a moment: no trace of them is left behind."));
+  const title = (text) => (body.closest("dialog").querySelector("h2").textContent = text);
+  call("POST", `api/versions/${version.id}/forget`, { confirm: true }).then(
+    (result) => {
+      title(`${count(result.deleted, "picture")} deleted`);
+      replace(body, remains(result, close));
+      refresh();
+    },
+    (error) => {
+      title("The pictures were not deleted");
+      replace(body, h("p", { class: "problem" }, error.message));
+    },
+  );
+  return body;
 }
 
 function consequences(version, n, left) {

@@ -20,6 +20,7 @@ const SPOKEN = 0.25; // of the progress, between two announcements
 
 let body;
 let spoken = null;
+let before = null; // the stage
 
 export function startImprove(section) {
   body = h("div", { class: "improve-body" });
@@ -30,6 +31,8 @@ export function startImprove(section) {
     const stage = currentStage();
     section.dataset.stage = stage;
     document.querySelector('#navigation a[data-view="improve"]').classList.toggle("calls", ["running", "candidate"].includes(stage));
+    if (before === "running" && stage === "candidate") toast(`Version ${store.state.candidate.number} is ready: see what has changed.`);
+    before = stage;
     if (stage === "running") return showProgress();
     spoken = null;
     const { job, candidate, improve, role, active_version: active } = store.state;
@@ -57,8 +60,11 @@ function candidateVersion() {
 function idle() {
   const { improve, active_version: active } = store.state;
   const version = store.versions.find(({ id }) => id === active.id);
-  const studied = !improve.n_pictures && version?.n_classes;
-  const reason = studied ? "It has studied all its pictures. Add more of them, or new classes, and it can improve again." : improve.reason;
+  const reason = improve.n_pictures
+    ? improve.reason
+    : version?.n_classes
+      ? "It has studied all its pictures. Add more of them, or new classes, and it can improve again."
+      : "There is nothing to study yet. Give each class some pictures first.";
   const left = version?.pictures_left;
   return [
     h("p", { class: "improve-line" }, reason),

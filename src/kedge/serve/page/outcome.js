@@ -78,7 +78,7 @@ export function advice(rows) {
   if (worse.length && better.length) return "Some things got better and some got worse. Look at both before you decide.";
   if (worse.length) return "It got worse. It is better to keep the version that you have, and to add more pictures.";
   if (better.length) return "It got better, and nothing got clearly worse.";
-  return "It is about as good as before: with so few pictures, differences as small as these may be chance.";
+  return "It is about as good as before; differences this small may be chance. If you use it, the new classes become part of what it has learned, and their pictures may be deleted.";
 }
 
 /**

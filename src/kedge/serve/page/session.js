@@ -67,7 +67,7 @@ function showForm(section) {
       "form",
       { class: "panel sign-in", onsubmit: submit },
       h("h2", { id: "sign-in-title" }, "Sign in"),
-      h("p", {}, "This server is protected. Enter the token that you were given; the server printed it when it was started for the first time."),
+      h("p", {}, "This server is protected. Open the link that you were given, or enter its token: the part after “token=”. The server printed the links when it was started for the first time."),
       h("label", { for: "token" }, "Token"),
       input,
       wrong,

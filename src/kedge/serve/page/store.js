@@ -76,8 +76,8 @@ async function load() {
 function failed(error) {
   const before = `${store.connected} ${store.signedOut}`;
   if (error instanceof Refused && error.status === 401) store.signedOut = true;
-  else if (error instanceof NotConnected || error instanceof Refused) store.connected = false;
-  else throw error;
+  else store.connected = false;
+  if (!(error instanceof NotConnected || error instanceof Refused)) console.error(error);
   etag = null;
   revision = null;
   if (before !== `${store.connected} ${store.signedOut}`) tell();

@@ -5,10 +5,13 @@
 
 import { h } from "./dom.js";
 
-/** A canvas with the picture of a file, at most `side` pixels wide and high; filled in later. */
+/**
+ * A canvas with the picture of a file, at most `side` pixels wide and high; filled in later.
+ * Without a label it is decoration.
+ */
 export function preview(file, side, label) {
-  const canvas = h("canvas", { class: "preview", width: side, height: side, role: "img" });
-  canvas.setAttribute("aria-label", label ?? `Picture ${file.name}`);
+  const named = label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" };
+  const canvas = h("canvas", { class: "preview", width: side, height: side, ...named });
   draw(canvas, file, side * Math.min(2, devicePixelRatio)).catch(() => {
     canvas.classList.add("unreadable"); // a format that this browser does not know
   });

@@ -53,7 +53,7 @@ function showVersion(element, version) {
       chip(version),
       h("span", { class: "quiet" }, when(version.created)),
     ),
-    h("p", {}, what(version), right != null && ["; it names ", h("b", {}, `${Math.round(right)} of 100`), " pictures right"], "."),
+    h("p", {}, what(version), right != null && [`; it names ${estimated(version) ? "about " : ""}`, h("b", {}, `${Math.round(right)} of 100`), " pictures right"], "."),
     outcome(version),
     version.state === "discarded" ? null : actions(version),
   );
@@ -70,6 +70,8 @@ function what({ n_classes: n, new_classes: fresh }) {
   const added = fresh.length && fresh.length < n ? `, ${fresh.length} of them new: ${some(fresh, 6)}` : fresh.length ? `: ${some(fresh, 8)}` : "";
   return `Knows ${count(n, "class", "classes")}${added}`;
 }
+
+const estimated = ({ outcome: { naming } }) => naming.some((one) => one.estimated);
 
 function outcome(version) {
   const rows = outcomeRows(version);
