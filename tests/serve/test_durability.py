@@ -152,7 +152,8 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
                 database.set_setting("b", "2")
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, fail)
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert database.setting("a") is database.setting("b") is None
     assert database.revision == 0
     database.set_setting("a", "1")

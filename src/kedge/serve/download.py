@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from kedge.models.model import Model
 from kedge.models.model_file import LineageEntry
 from kedge.serve.limits import Refused
 from kedge.serve.project import Project
 
+PART = 1 << 20  # bytes that are sent at a time
 
-def model_file(project: Project, version: int) -> tuple[Path, bool]:
-    """A file with the model, and whether it is a temporary one that has to be deleted."""
+
+def open_model(project: Project, version: int) -> BinaryIO:
+    """The model file of a version, open for reading; a temporary one if classes were renamed."""
     row = project.versions.get(version)
     if row.state == "discarded":
         raise Refused(409, f"Version {version} was discarded, and its file is gone.")
@@ -24,11 +27,17 @@ def model_file(project: Project, version: int) -> tuple[Path, bool]:
         for each in project.database.rows("SELECT key, name FROM classes WHERE key != name")
     }
     if not set(names) & set(row.keys):
-        return path, False
-    with tempfile.NamedTemporaryFile(prefix="kedge-", suffix=".kedge", delete=False) as file:
-        temporary = Path(file.name)
-    renamed(Model.load(path), names).save(temporary)
-    return temporary, True
+        return path.open("rb")
+    with tempfile.TemporaryDirectory(prefix="kedge-") as folder:
+        path = Path(folder) / "model.kedge"
+        renamed(Model.load(project.versions.path(version)), names).save(path)
+        return path.open("rb")  # it can be read to its end though its name is gone
+
+
+def parts(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while part := file.read(PART):
+            yield part
 
 
 def renamed(model: Model, names: Mapping[str, str]) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from kedge.data.readers import read_index
@@ -54,7 +54,7 @@ def files_by_class(source: str) -> dict[str, list[Path]]:
 
 
 async def _teach(service: Service, class_id: int, paths: Sequence[Path]) -> dict[str, list]:
-    async def uploads() -> AsyncIterator[Upload]:
+    async def uploads() -> AsyncGenerator[Upload, None]:
         for path in paths:
             with open_regular(path) as file:
                 content = file.read(service.limits.picture_bytes + 1)

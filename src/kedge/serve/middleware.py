@@ -9,6 +9,7 @@ import time
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kedge.serve import security
@@ -16,6 +17,8 @@ from kedge.serve.limits import Refused, too_large
 from kedge.serve.monitoring import LOGGER, log
 from kedge.serve.service import Service
 
+LONGEST_PATH = 200  # characters of a path in the log
+GONE = 499  # in logs and metrics: the client did not wait for the answer
 UPLOADS = ("multipart/form-data", "application/octet-stream")
 
 
@@ -48,8 +51,10 @@ class Guard:
         except Refused as refused:
             if not status:
                 await send_refusal(send_with_headers, refused)
+        except ClientDisconnect:
+            status = GONE
         except asyncio.CancelledError:
-            status = status or 499
+            status = status or GONE
             raise
         except Exception:
             LOGGER.error("a fault of kedge", exc_info=True)
@@ -113,7 +118,7 @@ class Guard:
         log(
             "request",
             method=scope["method"],
-            path=scope["path"],
+            path=scope["path"][:LONGEST_PATH],
             status=status,
             ms=round(1000 * seconds, 1),
             role=scope.get("kedge_role"),

@@ -127,8 +127,11 @@ def _has_start(folder: Path) -> bool:
 def _start(project: Project, file: Path | None) -> None:
     """Make the first version."""
     started = Model.load(file) if file is not None else untaught_model()
-    if started.config.backbone.backbone == "custom":  # pragma: no cover (load has refused it)
-        raise KedgeError(f"{file}: its network is your own, which the service cannot rebuild.")
+    if started.classes and started.class_means_of(started.classes) is None:
+        raise KedgeError(
+            f"{file}: of an early version that cannot compare its classes with taught ones; update "
+            "it with 'kedge update' first."
+        )
     folder = project.job_folder(0)
     make_folder(folder)
     path = folder / "model.kedge"

@@ -31,7 +31,7 @@ STOP_SECONDS = 5.0
 MOST_STARTS = 3  # of one round by starts of the server, which may be what its memory ends
 LEAST_CLASSES, LEAST_PICTURES = 2, 4  # of a round, and of each of these classes
 LOG = "log.txt"
-SETTINGS = ("epochs", "episodes", "train", "lr", "seed", "method")  # that a request may set
+SETTINGS = ("epochs", "episodes", "train", "lr", "seed")  # that a request may set
 
 
 class Rounds:
@@ -272,7 +272,7 @@ def checked_settings(settings: dict[str, Any]) -> dict[str, Any]:
         names = ", ".join(SETTINGS)
         raise Refused(422, f"'{min(unknown)}' is no setting of a round; these are: {names}.")
     try:
-        options_from(RoundOptions, {k: v for k, v in settings.items() if k != "method"})
+        options_from(RoundOptions, settings)
     except KedgeError as error:
         raise Refused(422, str(error)) from None
     return settings

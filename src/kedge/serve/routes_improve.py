@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Query
-from fastapi.responses import FileResponse
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from starlette.background import BackgroundTask
 
 from kedge.serve import download, events, jobs
 from kedge.serve.forgetting import forget, what_remains
@@ -79,12 +80,18 @@ def discard(version: Number, service: CurrentService, role: CurrentRole) -> dict
 
 
 @router.get("/versions/{version}/model", **router.needing("improve"))
-def download_model(version: Number, service: CurrentService) -> FileResponse:
+def download_model(version: Number, service: CurrentService) -> StreamingResponse:
     """The model file, with the present names of its classes."""
-    path, is_temporary = download.model_file(service.project, version)
-    after = BackgroundTask(path.unlink) if is_temporary else None
-    name = f"{service.project.name}-{version}.kedge"
-    return FileResponse(path, filename=name, background=after)
+    file = download.open_model(service.project, version)
+    name = quote(f"{service.project.name}-{version}.kedge")
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
+        "content-length": str(os.fstat(file.fileno()).st_size),
+        "cache-control": "no-store",
+    }
+    return StreamingResponse(
+        download.parts(file), media_type="application/octet-stream", headers=headers
+    )
 
 
 @router.get("/versions/{version}/remains", **router.needing("improve"))

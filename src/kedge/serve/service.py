@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +64,7 @@ class Service:
 
     async def ask(
         self,
-        uploads: AsyncIterator[Upload],
+        uploads: AsyncGenerator[Upload, None],
         held: Held,
         client: str,
         top: int,
@@ -84,7 +85,8 @@ class Service:
             taken = await request.take(upload, snapshot, sha256, keep=False)
             return Taken(Upload(upload.name), sha256, taken.features, refused=taken.refused)
 
-        taken = [each async for each in in_order(uploads, held, take)]
+        async with aclosing(in_order(uploads, held, take)) as results:
+            taken = [each async for each in results]
         if not taken:
             raise Refused(422, "There is no picture in the request.")
         said = asking.answers(snapshot, taken, top, reject)
@@ -92,7 +94,12 @@ class Service:
         return said
 
     async def teach(
-        self, uploads: AsyncIterator[Upload], held: Held, client: str, role: str, class_id: int
+        self,
+        uploads: AsyncGenerator[Upload, None],
+        held: Held,
+        client: str,
+        role: str,
+        class_id: int,
     ) -> dict[str, Any]:
         """Store pictures of a class. What is returned as added is on disk."""
         await asyncio.to_thread(self.project.classes.get, class_id)
@@ -125,15 +132,16 @@ class Service:
 
         versions: dict[str, int] = {}
         try:
-            async for each in in_order(uploads, held, take):
-                if each.features is not None:
-                    waiting.append(each)
-                elif each.refused:
-                    refused.append({"name": each.upload.name, "reason": each.refused})
-                else:
-                    known.append({"sha256": each.sha256, "name": each.upload.name})
-                if len(waiting) >= STORED_TOGETHER:
-                    await store()
+            async with aclosing(in_order(uploads, held, take)) as results:
+                async for each in results:
+                    if each.features is not None:
+                        waiting.append(each)
+                    elif each.refused:
+                        refused.append({"name": each.upload.name, "reason": each.refused})
+                    else:
+                        known.append({"sha256": each.sha256, "name": each.upload.name})
+                    if len(waiting) >= STORED_TOGETHER:
+                        await store()
         finally:  # what came before a fault or a stop is kept, too
             if waiting:
                 await store()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -55,7 +55,9 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         yield part
 
 
-async def read_uploads(request: Request, limits: Limits, held: Held) -> AsyncIterator[Upload]:
+async def read_uploads(
+    request: Request, limits: Limits, held: Held
+) -> AsyncGenerator[Upload, None]:
     """The files of a form (multipart/form-data), or the body itself as one picture.
 
     `held` grows with each byte that is kept; who takes a picture makes it smaller again.
@@ -204,8 +206,8 @@ def shown_name(name: bytes) -> str:
 
 
 async def in_order(
-    uploads: AsyncIterator[Upload], held: Held, work: Callable[[Upload], Awaitable[T]]
-) -> AsyncIterator[T]:
+    uploads: AsyncGenerator[Upload, None], held: Held, work: Callable[[Upload], Awaitable[T]]
+) -> AsyncGenerator[T, None]:
     """The results of work on each upload, in their order; some are worked on at once."""
     waiting: deque[asyncio.Task[T]] = deque()
 
@@ -223,6 +225,7 @@ async def in_order(
         while waiting:
             yield await waiting.popleft()
     finally:
+        await uploads.aclose()
         for task in waiting:
             task.cancel()
         for task in waiting:
