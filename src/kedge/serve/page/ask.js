@@ -4,6 +4,7 @@ import { announce, toast } from "./announce.js";
 import { answerCard } from "./answer.js";
 import { answerTable } from "./answer-table.js";
 import { cameraButton, takePictures } from "./camera.js";
+import { link, progressBar, quiet, refusedFiles } from "./controls.js";
 import { h, renderOnce, replace } from "./dom.js";
 import { icon } from "./icons.js";
 import { chooseButton, dropTarget } from "./picker.js";
@@ -68,19 +69,20 @@ function zone() {
       "div",
       { class: "drop-zone closed" },
       h("p", { class: "lead" }, "Nothing to choose from yet"),
-      h("p", {}, "Add two classes with a few pictures each. Then drop another picture here, and see what it says."),
+      h("p", {}, "Add two classes with a few pictures each. Then drop another picture here."),
     );
   }
   const camera = async () => {
     const files = await takePictures("Ask with the camera", { several: false });
     if (files.length) ask(files);
   };
+  const among = `It chooses among ${count(n, "class", "classes")}.`;
   return h(
     "div",
     { class: `drop-zone ${asked.results.length ? "small" : ""}` },
     icon("sparkle"),
     h("p", { class: "lead" }, "What is this?"),
-    h("p", { class: "zone-hint" }, `Drop one picture here, or a hundred. It chooses among ${count(n, "class", "classes")}.`),
+    h("p", { class: "zone-hint" }, `Drop one picture here, or a hundred. ${among}`),
     h(
       "div",
       { class: "buttons" },
@@ -99,17 +101,19 @@ const STRICTNESS = [
   ["0.2", "Say “none of these” in any doubt"],
 ];
 
+const NOT_YET =
+  "After it has been improved with 10 or more pictures of each class, it can also say “none of these”.";
+
 function options() {
   if (!nAnswers()) return null;
   const possible = store.state.reject_possible;
   const select = h("select", { id: "strictness", disabled: !possible, onchange: () => again() });
   for (const [value, text] of STRICTNESS) select.append(h("option", { value }, text));
   select.value = possible ? "0.05" : "";
-  const why = "After it has been improved with 10 or more pictures of each class, it can also say “none of these”.";
   return [
     h("label", { for: "strictness" }, "If a picture fits no class"),
     select,
-    !possible && h("p", { class: "quiet" }, why),
+    !possible && quiet(NOT_YET),
   ];
 }
 
@@ -119,7 +123,7 @@ function stale() {
     "p",
     { class: "notice" },
     "It has learned or changed since this answer. ",
-    h("button", { type: "button", class: "link", onclick: again }, "Ask again"),
+    link("Ask again", again),
   );
 }
 
@@ -147,7 +151,10 @@ export async function ask(files) {
       numbered: true,
       signal: stop.signal,
       onProgress: (share) => stop === running && progress(files, share),
-      onBatch: (answer, batch) => results.push(...answer.answers.map((one) => ({ ...one, file: batch[one.name], name: batch[one.name].name }))),
+      onBatch: (answer, batch) => {
+        const ofFile = (one) => ({ ...one, file: batch[one.name], name: batch[one.name].name });
+        results.push(...answer.answers.map(ofFile));
+      },
     });
     if (stop !== running) return;
     Object.assign(asked, { results, refused, knowledge: asOf });
@@ -163,7 +170,7 @@ export async function ask(files) {
 }
 
 function progress(files, share) {
-  const text = share < 1 ? `Sending ${count(files.length, "picture")} …` : `Looking at ${count(files.length, "picture")} …`;
+  const text = `${share < 1 ? "Sending" : "Looking at"} ${count(files.length, "picture")} …`;
   const bar = parts.progress.querySelector("progress");
   if (bar) {
     // A bar without a value moves by itself.
@@ -172,21 +179,18 @@ function progress(files, share) {
     bar.nextElementSibling.textContent = text;
     return;
   }
-  const stop = h("button", { type: "button", class: "link", onclick: () => running.abort() }, "Stop");
-  const box = h("div", { class: "uploading" }, h("progress", { value: share, max: 1, "aria-label": text }), h("span", {}, text), stop);
-  replace(parts.progress, box);
+  replace(parts.progress, progressBar(share, text, () => running.abort(), true));
 }
 
 function showAnswers() {
   const { results, refused } = asked;
-  const clear = h("button", { type: "button", class: "link", onclick: clearAnswers }, "Clear");
   const one = results.length === 1;
   replace(
     parts.answers,
-    refused.length > 0 && refusals(refused),
+    refused.length > 0 && h("div", { class: "refusals" }, refusedFiles(refused, "could not be read")),
     one && answerCard(results[0]),
     results.length > 1 && answerTable(results),
-    h("p", { class: "end" }, clear),
+    h("p", { class: "end" }, link("Clear", clearAnswers)),
   );
   announce(one ? spoken(results[0]) : `${count(results.length, "answer")}. The table follows.`);
   show();
@@ -199,11 +203,6 @@ function clearAnswers() {
   show();
   changed();
   parts.zone.querySelector("button")?.focus();
-}
-
-function refusals(refused) {
-  const items = refused.map((one) => h("li", {}, h("b", {}, one.name), `: ${one.reason}`));
-  return h("div", { class: "refusals" }, h("p", { class: "problem" }, `${count(refused.length, "file")} could not be read:`), h("ul", {}, items));
 }
 
 function spoken({ answer, ranking }) {

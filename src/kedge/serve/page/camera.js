@@ -1,5 +1,6 @@
 /** Pictures from the camera: one with a click, several while the button is held. */
 
+import { button } from "./controls.js";
 import { openDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
@@ -12,8 +13,7 @@ const MOST = 200;
 /** A button for the camera, or nothing where the browser has none or does not allow it. */
 export function cameraButton(label, take, attributes = {}) {
   if (!navigator.mediaDevices?.getUserMedia) return null; // also on pages without encryption
-  const settings = { type: "button", class: "button", "aria-label": label, title: label, ...attributes };
-  return h("button", { ...settings, onclick: take }, icon("camera"));
+  return button(icon("camera"), take, { "aria-label": label, title: label, ...attributes });
 }
 
 /** Open the camera; resolves with the files of the pictures that were taken. */
@@ -24,9 +24,9 @@ export async function takePictures(title, { several = true } = {}) {
     const video = h("video", { autoplay: true, playsinline: true, "aria-label": "What the camera sees" });
     video.muted = true;
     const message = h("p", { role: "status" }, "Asking for the camera …");
-    const shot = h("button", { type: "button", class: "button primary", disabled: true });
-    const done = h("button", { type: "button", class: "button", hidden: true, onclick: () => close(true) }, "Use them");
-    shot.append(icon("camera"), several ? "Take a picture (hold for several)" : "Take a picture");
+    const label = several ? "Take a picture (hold for several)" : "Take a picture";
+    const shot = button([icon("camera"), label], null, { kind: "primary", disabled: true });
+    const done = button("Use them", () => close(true), { hidden: true });
     const snap = async () => {
       files.push(await photograph(video, files.length + 1));
       if (!several) return close(true);
@@ -67,11 +67,12 @@ function why(error) {
   if (error.name === "NotAllowedError") {
     return "The browser does not let this page use the camera. You can allow it beside the address.";
   }
-  return error.name === "NotFoundError" ? "No camera was found." : `The camera did not start: ${error.message}`;
+  if (error.name === "NotFoundError") return "No camera was found.";
+  return `The camera did not start: ${error.message}`;
 }
 
 /** Run `action` once for a click or a key, and again and again while the pointer is down. */
-function whileHeld(button, action, several) {
+function whileHeld(shot, action, several) {
   let timer = 0;
   let taken = 0;
   const run = () => {
@@ -79,14 +80,14 @@ function whileHeld(button, action, several) {
     else action();
   };
   const end = () => clearInterval(timer);
-  button.addEventListener("click", (event) => event.detail === 0 && action()); // by the keyboard
-  button.addEventListener("pointerdown", (event) => {
+  shot.addEventListener("click", (event) => event.detail === 0 && action()); // by the keyboard
+  shot.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     taken = 0;
     run();
     if (several) timer = setInterval(run, INTERVAL);
   });
-  for (const name of ["pointerup", "pointercancel", "pointerleave"]) button.addEventListener(name, end);
+  for (const name of ["pointerup", "pointercancel", "pointerleave"]) shot.addEventListener(name, end);
 }
 
 async function photograph(video, n) {

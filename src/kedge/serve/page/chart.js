@@ -10,10 +10,16 @@ import { count } from "./words.js";
 const HEIGHT = 220;
 const [LEFT, RIGHT, TOP, BOTTOM] = [34, 8, 30, 46];
 const [END, LABEL] = [46, 84]; // px: beside the first and the last version; of a label
+const CAPTION =
+  "Of 100 pictures, so many are named right. Grey is the same classes without improving. " +
+  "More classes are harder to tell apart.";
 
 /** The chart, `width` px wide; null for fewer than two versions. */
 export function versionChart(versions, width) {
-  const points = versions.map((version) => ({ version, value: overall(version), before: overall(version, "untrained") })).filter(({ value }) => value != null);
+  const measured = versions.filter((version) => overall(version) != null);
+  const points = measured.map((version) => {
+    return { version, value: overall(version), before: overall(version, "untrained") };
+  });
   if (points.length < 2) return null;
   const lowest = Math.min(...points.flatMap(({ value, before }) => [value, before]));
   const low = Math.max(0, Math.min(80, Math.floor((lowest - 4) / 10) * 10));
@@ -27,7 +33,7 @@ export function versionChart(versions, width) {
     return svg("line", { x1: x(parent), y1: y(points[parent].value), x2: x(i), y2: y(value), class: "edge" });
   });
   return [
-    h("figcaption", {}, "Of 100 pictures, so many are named right. Grey is the same classes without improving. More classes are harder to tell apart."),
+    h("figcaption", {}, CAPTION),
     svg(
       "svg",
       { width, height: HEIGHT, role: "img", "aria-label": described(points) },
@@ -47,23 +53,32 @@ function ticks(low) {
 }
 
 function grid(value, y, width) {
-  return svg("g", { class: "grid" }, svg("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y }), svg("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, value));
+  const line = svg("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y });
+  return svg("g", { class: "grid" }, line, text(LEFT - 8, y + 4, value, { "text-anchor": "end" }));
+}
+
+function text(x, y, content, attributes = {}) {
+  return svg("text", { x, y, "text-anchor": "middle", ...attributes }, content);
 }
 
 function dot(version, value, x, y, roomy) {
+  const name = `version ${version.number}`;
+  const classes = count(version.n_classes, "class", "classes");
   return svg(
     "g",
     { class: `dot ${version.active ? "active" : version.state}` },
-    svg("title", {}, `Version ${version.number}: ${Math.round(value)} of 100, ${count(version.n_classes, "class", "classes")}`),
+    svg("title", {}, `${name}: ${Math.round(value)} of 100, ${classes}`),
     version.active && svg("circle", { cx: x, cy: y, r: 10, class: "ring" }),
     svg("circle", { cx: x, cy: y, r: 5.5 }),
-    svg("text", { x, y: y - 15, "text-anchor": "middle", class: "value" }, Math.round(value)),
-    roomy && svg("text", { x, y: HEIGHT - 24, "text-anchor": "middle" }, `version ${version.number}`),
-    roomy && svg("text", { x, y: HEIGHT - 8, "text-anchor": "middle", class: "sub" }, count(version.n_classes, "class", "classes")),
+    text(x, y - 15, Math.round(value), { class: "value" }),
+    roomy && text(x, HEIGHT - 24, name),
+    roomy && text(x, HEIGHT - 8, classes, { class: "sub" }),
   );
 }
 
 function described(points) {
-  const parts = points.map(({ version, value }) => `version ${version.number}: ${Math.round(value)}${version.active ? ", in use" : ""}`);
+  const parts = points.map(({ version, value }) => {
+    return `version ${version.number}: ${Math.round(value)}${version.active ? ", in use" : ""}`;
+  });
   return `Pictures named right, of 100. ${parts.join("; ")}.`;
 }

@@ -2,6 +2,7 @@
 
 import { cameraButton, takePictures } from "./camera.js";
 import { openClass } from "./class-dialog.js";
+import { button, link, progressBar, quiet, refusedFiles } from "./controls.js";
 import { h, renderOnce } from "./dom.js";
 import { icon } from "./icons.js";
 import { chooseButton, dropTarget } from "./picker.js";
@@ -16,7 +17,8 @@ const TILES = 8;
 /** An empty card; `updateCard` fills it. Its class is `card.item`. */
 export function createCard(item) {
   const parts = ["card-head", "card-pictures", "card-status", "card-actions"];
-  const card = h("article", { class: "card", "aria-label": item.name }, parts.map((name) => h("div", { class: name })));
+  const inside = parts.map((name) => h("div", { class: name }));
+  const card = h("article", { class: "card", "aria-label": item.name }, inside);
   dropTarget(card, (found) => {
     if (may("teach")) teach(card.item.id, found.map(({ file }) => file));
     else toast("You can ask here, but not teach.", "failed");
@@ -37,8 +39,9 @@ export function updateCard(card, item) {
 
 function heading({ item }) {
   const learned = item.state === "learned";
-  const since = item.learned_in == null ? "Part of what it was started with" : `Learned in version ${item.learned_in}`;
-  const title = learned ? since : "Used at once when you ask. Improve makes it part of a new version.";
+  const title = learned
+    ? `Learned in version ${item.learned_in}`
+    : "Used at once when you ask. Improve makes it part of a new version.";
   return [
     h("h3", { title: item.name }, item.name),
     h("span", { class: `chip ${item.state}`, title }, learned ? "learned" : "new"),
@@ -47,14 +50,16 @@ function heading({ item }) {
 
 function thumbnails(card) {
   const { item } = card;
-  if (item.n_pictures && !may("teach")) return h("p", { class: "quiet" }, count(item.n_pictures, "picture"));
+  if (item.n_pictures && !may("teach")) return quiet(count(item.n_pictures, "picture"));
   if (!item.n_pictures) return h("div", { class: "card-empty" }, emptyText(item));
   const more = item.n_pictures - TILES;
   const tiles = item.pictures.slice(0, TILES).map((sha256) => stored(sha256, ""));
-  const label = `See and edit ${item.n_pictures === 1 ? "the picture" : `all ${item.n_pictures} pictures`} of ${item.name}`;
+  const all = item.n_pictures === 1 ? "the picture" : `all ${item.n_pictures} pictures`;
+  const label = `See and edit ${all} of ${item.name}`;
+  const open = () => openClass(card.item.id);
   return h(
     "button",
-    { type: "button", class: "tiles", "aria-label": label, title: label, "data-focus": "tiles", onclick: () => openClass(card.item.id) },
+    { type: "button", class: "tiles", "aria-label": label, title: label, "data-focus": "tiles", onclick: open },
     tiles,
     more > 0 && h("span", { class: "more", "aria-hidden": "true" }, `+${more}`),
   );
@@ -62,7 +67,8 @@ function thumbnails(card) {
 
 function emptyText(item) {
   if (!item.forgotten && item.state === "new") {
-    return [icon("upload"), h("p", {}, may("teach") ? "Drop pictures here: 5 to 20 are a good start." : "No pictures yet.")];
+    const text = may("teach") ? "Drop pictures here: 5 to 20 are a good start." : "No pictures yet.";
+    return [icon("upload"), h("p", {}, text)];
   }
   const learned = item.n_examples_learned ? ` from ${count(item.n_examples_learned, "picture")}` : "";
   const why = item.forgotten ? "Its pictures were deleted." : "Its pictures are not stored here.";
@@ -71,23 +77,17 @@ function emptyText(item) {
 
 function uploadStatus({ id, name, upload }) {
   if (upload.share != null) {
-    const label = `Adding ${count(upload.n, "picture")} to ${name}`;
-    return h(
-      "div",
-      { class: "uploading" },
-      h("progress", { value: upload.share, max: 1, "aria-label": label }),
-      h("button", { type: "button", class: "link", onclick: () => upload.stop.abort() }, "Stop"),
-    );
+    const text = `Adding ${count(upload.n, "picture")} to ${name}`;
+    return progressBar(upload.share, text, () => upload.stop.abort());
   }
   const lines = [];
   if (upload.problem) lines.push(h("p", { class: "problem" }, upload.problem));
-  if (upload.refused?.length) {
-    const list = upload.refused.map((one) => h("li", {}, h("b", {}, one.name), `: ${one.reason}`));
-    lines.push(h("p", { class: "problem" }, `${count(upload.refused.length, "file")} could not be used:`), h("ul", {}, list));
+  if (upload.refused?.length) lines.push(refusedFiles(upload.refused, "could not be used"));
+  if (upload.known) {
+    lines.push(h("p", {}, `${count(upload.known, "picture was", "pictures were")} already here.`));
   }
-  if (upload.known) lines.push(h("p", {}, `${count(upload.known, "picture was", "pictures were")} already here.`));
-  const hide = h("button", { type: "button", class: "link", onclick: () => dismiss(id) }, "Hide this");
-  return h("div", { class: "refusals", role: "status" }, lines, hide);
+  lines.push(link("Hide this", () => dismiss(id)));
+  return h("div", { class: "refusals", role: "status" }, lines);
 }
 
 function addButtons(card) {
@@ -97,13 +97,10 @@ function addButtons(card) {
     const files = await takePictures(`Pictures of ${name}`);
     if (files.length) add(files);
   };
+  const edit = { kind: "end", "aria-label": `Edit ${name}`, title: "Rename, or delete", "data-focus": "edit" };
   return [
     chooseButton("Add pictures", add, { "aria-label": `Add pictures to ${name}`, "data-focus": "add" }),
     cameraButton(`Take pictures of ${name}`, camera, { "data-focus": "camera" }),
-    h(
-      "button",
-      { type: "button", class: "button end", "aria-label": `Edit ${name}`, title: "Rename, or delete", "data-focus": "edit", onclick: () => openClass(card.item.id) },
-      icon("edit"),
-    ),
+    button(icon("edit"), () => openClass(card.item.id), edit),
   ];
 }

@@ -2,6 +2,7 @@
 
 import { act, toast } from "./announce.js";
 import { call, get } from "./api.js";
+import { button } from "./controls.js";
 import { confirm, openDialog } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { icon } from "./icons.js";
@@ -10,6 +11,7 @@ import { stored } from "./thumbnails.js";
 import { count } from "./words.js";
 
 const PAGE = 60;
+const LEARNED = "Versions that have learned it are not changed, but it will no longer be an answer.";
 
 export function openClass(id) {
   const item = store.classes.find((one) => one.id === id);
@@ -26,18 +28,20 @@ export function openClass(id) {
 }
 
 function renameForm(item, path) {
-  const input = h("input", { id: "rename", value: item.name, required: true, maxlength: 200, autocomplete: "off" });
-  const button = h("button", { class: "button" }, "Rename");
+  const input = h("input", { id: "rename", required: true, maxlength: 200, autocomplete: "off" });
+  input.value = item.name;
+  const save = h("button", { class: "button" }, "Rename");
   const submit = async (event) => {
     event.preventDefault();
     const name = input.value.trim();
-    const renamed = await act(button, () => call("PATCH", path, { name }));
+    const renamed = await act(save, () => call("PATCH", path, { name }));
     if (!renamed) return;
     input.closest("dialog").querySelector("h2").textContent = name;
     toast(`Renamed to ${name}.`);
     await refresh();
   };
-  return h("form", { class: "inline-form", onsubmit: submit }, h("label", { for: "rename" }, "Name"), input, button);
+  const label = h("label", { for: "rename" }, "Name");
+  return h("form", { class: "inline-form", onsubmit: submit }, label, input, save);
 }
 
 function gallery(path) {
@@ -48,24 +52,22 @@ function gallery(path) {
     const page = await get(`${path}/pictures?offset=${offset}&limit=${PAGE}`);
     offset += page.pictures.length;
     grid.append(...page.pictures.map((picture) => tile(picture, () => (offset -= 1))));
-    const button = h("button", { type: "button", class: "button", onclick: () => act(button, more) }, "Show more");
-    const shown = `${grid.children.length} of ${count(page.total, "picture")} shown`;
-    replace(foot, page.total > offset ? [shown, button] : page.total ? count(page.total, "picture") : "No pictures are stored.");
+    const next = button("Show more", () => act(next, more));
+    const all = page.total ? count(page.total, "picture") : "No pictures are stored.";
+    replace(foot, page.total > offset ? [`${grid.children.length} of ${all} shown`, next] : all);
   };
   more().catch((error) => replace(foot, h("p", { class: "problem" }, error.message)));
   return [grid, foot];
 }
 
 function tile(picture, onDeleted) {
-  const remove = h(
-    "button",
-    { type: "button", class: "tile-delete", "aria-label": `Delete the picture ${picture.name}`, title: "Delete this picture" },
-    icon("trash"),
-  );
+  const label = `Delete the picture ${picture.name}`;
+  const remove = h("button", { type: "button", class: "tile-delete", "aria-label": label }, icon("trash"));
+  const path = `api/pictures/${encodeURIComponent(picture.sha256)}`;
   const li = h("li", {}, stored(picture.sha256, picture.name), may("teach") && remove);
   li.title = picture.name;
   remove.addEventListener("click", async () => {
-    const deleted = await act(remove, () => call("DELETE", `api/pictures/${encodeURIComponent(picture.sha256)}`));
+    const deleted = await act(remove, () => call("DELETE", path));
     if (!deleted) return;
     const next = (li.nextElementSibling ?? li.previousElementSibling)?.querySelector("button");
     li.remove();
@@ -79,15 +81,15 @@ function tile(picture, onDeleted) {
 function deletion(item, path, close) {
   const remove = async () => {
     const pictures = item.n_pictures ? ` and its ${count(item.n_pictures, "picture")}` : "";
-    const learned = item.state === "learned" ? " Versions that have learned it are not changed, but it will no longer be an answer." : "";
-    const text = h("p", {}, `The class${pictures} will be deleted from this server. This cannot be undone.${learned}`);
-    if (!(await confirm(`Delete ${item.name}?`, text, "Delete the class"))) return;
-    const deleted = await act(button, () => call("DELETE", path));
+    const learned = item.state === "learned" && LEARNED;
+    const text = `The class${pictures} will be deleted from this server. This cannot be undone. `;
+    const agreed = await confirm(`Delete ${item.name}?`, h("p", {}, text, learned), "Delete the class");
+    const deleted = agreed && (await act(start, () => call("DELETE", path)));
     if (!deleted) return;
     toast(`${item.name} was deleted.`);
     close();
     await refresh();
   };
-  const button = h("button", { type: "button", class: "button danger quiet-danger", onclick: remove }, icon("trash"), "Delete this class");
-  return h("div", { class: "buttons end ruled" }, button);
+  const start = button([icon("trash"), "Delete this class"], remove, { kind: "quiet-danger" });
+  return h("div", { class: "buttons end ruled" }, start);
 }

@@ -1,5 +1,6 @@
 /** Before and after: what an improvement did, and the choice to take it over or not. */
 
+import { button, filledBar, quiet } from "./controls.js";
 import { discard, use } from "./deciding.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
@@ -15,9 +16,9 @@ export function comparison(version) {
     h("p", { class: "lead" }, `Version ${version.number} is ready. Do you want to use it?`),
     h("p", {}, advice(rows)),
     rows.length > 0 && h("ul", { class: "changes" }, rows.map((row) => changeRow(row, "now", "new version"))),
-    version.new_classes?.length > 0 && h("p", { class: "quiet" }, `New in it: ${some(version.new_classes, 12)}.`),
+    version.new_classes.length > 0 && quiet(`New in it: ${some(version.new_classes, 12)}.`),
     details(version),
-    may("improve") ? choice(version) : h("p", { class: "quiet" }, "Someone who may improve has to decide."),
+    may("improve") ? choice(version) : quiet("Someone who may improve has to decide."),
   );
 }
 
@@ -31,26 +32,26 @@ export function changeRow({ label, before, after, change, note }, first = "befor
     h("p", { class: "change-title" }, h("b", {}, label), h("span", { class: `chip ${change}` }, WORDS[change])),
     pair(first, before, "before"),
     pair(second, after, "after"),
-    h("p", { class: "quiet" }, note),
+    quiet(note),
   );
 }
 
 function pair(word, percent, kind) {
-  const bar = h("span", { class: `bar ${kind}`, "aria-hidden": "true" }, h("span", {}));
-  bar.firstChild.style.width = `${percent}%`;
-  return h("p", { class: "pair" }, h("span", { class: "pair-word" }, word), bar, h("span", { class: "pair-value" }, `${Math.round(percent)} of 100 right`));
+  const value = h("span", { class: "pair-value" }, `${Math.round(percent)} of 100 right`);
+  return h("p", { class: "pair" }, h("span", {}, word), filledBar(percent / 100, kind), value);
 }
 
 function details(version) {
   const sentence = version.outcome?.sentence;
-  return sentence && h("details", {}, h("summary", {}, "In technical words"), h("p", { class: "quiet" }, sentence));
+  return sentence && h("details", {}, h("summary", {}, "In technical words"), quiet(sentence));
 }
 
 function choice(version) {
+  const take = { kind: "primary large", "data-focus": "accept" };
   return h(
     "div",
     { class: "buttons" },
-    h("button", { type: "button", class: "button primary large", "data-focus": "accept", onclick: use(version) }, icon("check"), "Use the new version"),
-    h("button", { type: "button", class: "button large", onclick: discard(version) }, "Throw it away"),
+    button([icon("check"), "Use the new version"], use(version), take),
+    button("Throw it away", discard(version), { kind: "large" }),
   );
 }

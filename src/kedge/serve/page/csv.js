@@ -10,13 +10,18 @@ export function csv(results) {
   for (const { name, answer, ranking, typicality } of results) {
     const typical = typicality == null ? "" : typicality.toFixed(4);
     if (answer == null) lines.push([name, 1, "", "", typical]);
-    else ranking.forEach((one, i) => lines.push([name, i + 1, one.class, one.probability.toFixed(6), typical]));
+    else {
+      ranking.forEach((one, i) => {
+        lines.push([name, i + 1, one.class, one.probability.toFixed(6), typical]);
+      });
+    }
   }
   return lines.map((cells) => `${cells.map(cell).join(",")}\n`).join("");
 }
 
 function cell(value) {
-  let text = String(value).replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+  const escaped = (c) => `\\u{${c.codePointAt(0).toString(16)}}`;
+  let text = String(value).replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, escaped);
   if (FORMULA.test(text)) text = `'${text}`;
   return /[,;"]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

@@ -29,6 +29,8 @@ export function discard(version) {
 }
 
 function explain(version, lost) {
-  const text = `It does not know ${some(lost, 12)}: other versions have learned this, and the pictures were deleted. Go to such a version, and it is known again.`;
+  const text =
+    `It does not know ${some(lost, 12)}: other versions have learned this, and the pictures were ` +
+    "deleted. Go to such a version, and it is known again.";
   return openDialog(`Version ${version.number} knows less`, () => h("p", {}, text));
 }

@@ -1,5 +1,6 @@
 /** Dialogs: the browser's own, which keeps the focus inside and closes with Escape. */
 
+import { button } from "./controls.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 
@@ -47,8 +48,8 @@ export function confirm(title, content, action, { danger = true } = {}) {
     h(
       "div",
       { class: "buttons end" },
-      h("button", { type: "button", class: "button", autofocus: true, onclick: () => close(false) }, "Keep everything as it is"),
-      h("button", { type: "button", class: `button ${danger ? "danger" : "primary"}`, onclick: () => close(true) }, action),
+      button("Keep everything as it is", () => close(false), { autofocus: true }),
+      button(action, () => close(true), { kind: danger ? "danger" : "primary" }),
     ),
   ]).then(Boolean);
 }

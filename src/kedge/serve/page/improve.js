@@ -3,6 +3,7 @@
 import { act, announce, toast } from "./announce.js";
 import { call } from "./api.js";
 import { comparison } from "./comparison.js";
+import { button, link, quiet } from "./controls.js";
 import { forget } from "./forget.js";
 import { h, renderOnce, replace } from "./dom.js";
 import { icon } from "./icons.js";
@@ -24,18 +25,22 @@ let before = null; // the stage
 
 export function startImprove(section) {
   body = h("div", { class: "improve-body" });
-  replace(section, h("div", { class: "improve-box" }, h("h2", { id: "improve-title" }, "Improve"), body));
+  const title = h("h2", { id: "improve-title" }, "Improve");
+  const entry = document.querySelector('#navigation a[data-view="improve"]');
+  replace(section, h("div", { class: "improve-box" }, title, body));
   watch(() => {
     section.hidden = !store.state || store.signedOut;
     if (section.hidden) return;
     const stage = currentStage();
     section.dataset.stage = stage;
-    document.querySelector('#navigation a[data-view="improve"]').classList.toggle("calls", ["running", "candidate"].includes(stage));
-    if (before === "running" && stage === "candidate") toast(`Version ${store.state.candidate.number} is ready: see what has changed.`);
+    entry.classList.toggle("calls", ["running", "candidate"].includes(stage));
+    const { job, candidate, improve, role, active_version: active } = store.state;
+    if (before === "running" && stage === "candidate") {
+      toast(`Version ${candidate.number} is ready: see what has changed.`);
+    }
     before = stage;
     if (stage === "running") return showProgress();
     spoken = null;
-    const { job, candidate, improve, role, active_version: active } = store.state;
     const left = store.versions.map(({ pictures_left: n }) => n);
     renderOnce(body, [stage, job, candidate, improve, role, active?.id, left], STAGES[stage]);
   });
@@ -66,29 +71,29 @@ function idle() {
       ? "It has studied all its pictures. Add more of them, or new classes, and it can improve again."
       : "There is nothing to study yet. Give each class some pictures first.";
   const left = version?.pictures_left;
+  const promise = h(
+    "span",
+    {},
+    `It no longer needs the ${count(left ?? 0, "picture")} that it learned from. `,
+    link("Delete them …", () => forget(version), { "data-focus": "forget" }),
+  );
   return [
     h("p", { class: "improve-line" }, reason),
-    left > 0 && may("improve") &&
-      h(
-        "p",
-        { class: "promise" },
-        icon("anchor"),
-        h("span", {}, `It no longer needs the ${count(left, "picture")} that it learned from. `, h("button", { type: "button", class: "link", "data-focus": "forget", onclick: () => forget(version) }, "Delete them …")),
-      ),
+    left > 0 && may("improve") && h("p", { class: "promise" }, icon("anchor"), promise),
   ];
 }
 
 function ready() {
   const { n_pictures: n, n_new_classes: fresh, estimated_seconds: seconds } = store.state.improve;
-  const what = fresh ? `${count(n, "new picture")} of ${count(fresh, "new class", "new classes")}` : count(n, "new picture");
+  const ofClasses = fresh ? ` of ${count(fresh, "new class", "new classes")}` : "";
   const time = seconds == null ? "some minutes" : duration(seconds);
   const text = h(
     "p",
     { class: "improve-line" },
-    h("b", {}, `It can study ${what}. `),
+    h("b", {}, `It can study ${count(n, "new picture")}${ofClasses}. `),
     `That takes ${time}. You can go on asking and teaching meanwhile, and nothing changes until you agree.`,
   );
-  return [text, may("improve") ? startButton("Improve") : h("p", { class: "quiet" }, "Someone who may improve has to start it.")];
+  return [text, may("improve") ? startButton("Improve") : quiet("Someone who may improve has to start it.")];
 }
 
 function startButton(text) {
@@ -98,7 +103,7 @@ function startButton(text) {
       announce("It is improving now.");
       await refresh();
     });
-  return h("button", { type: "button", class: "button primary large", "data-focus": "start", onclick: start }, icon("sparkle"), text);
+  return button([icon("sparkle"), text], start, { kind: "primary large", "data-focus": "start" });
 }
 
 function showProgress() {
@@ -114,13 +119,13 @@ function showProgress() {
   // A bar without a value moves by itself.
   if (share == null) bar.removeAttribute("value");
   else bar.value = share;
-  body.querySelector(".step").textContent = PHASES[job.state === "queued" ? "starting" : phase] ?? PHASES.training;
-  body.querySelector(".left").textContent = left == null ? "" : `${duration(left)} left`;
+  const step = job.state === "queued" ? "starting" : phase;
+  const timeLeft = left == null ? "" : `${duration(left)} left`;
+  body.querySelector(".step").textContent = PHASES[step] ?? PHASES.training;
+  body.querySelector(".left").textContent = timeLeft;
   const quarter = Math.floor((share ?? 0) / SPOKEN);
-  if (spoken !== quarter && share != null) {
-    if (spoken != null) announce(`${Math.round(share * 100)}% done${left == null ? "" : `, ${duration(left)} left`}.`);
-    spoken = quarter;
-  }
+  if (spoken != null && spoken !== quarter) announce(`${Math.round(share * 100)}% done. ${timeLeft}`);
+  spoken = quarter;
 }
 
 function cancel(event) {
@@ -138,7 +143,7 @@ function progressBox() {
     h("p", { class: "step" }),
     h("progress", { max: 1, "aria-label": "Improving" }),
     h("p", { class: "quiet left" }),
-    may("improve") && h("button", { type: "button", class: "button", onclick: cancel }, "Stop improving"),
+    may("improve") && button("Stop improving", cancel),
   );
 }
 
@@ -150,15 +155,17 @@ function stopped() {
       await call("POST", `api/jobs/${job.id}/continue`, {});
       await refresh();
     });
-  const text = failed ? `Improving did not succeed. ${job.message ?? ""}` : `Improving was interrupted; it can go on from where it was. ${job.message ?? ""}`;
+  const what = failed
+    ? "Improving did not succeed."
+    : "Improving was interrupted; it can go on from where it was.";
+  const choice = failed
+    ? startButton("Try again")
+    : [
+        button("Continue", go, { kind: "primary large" }),
+        button("Give it up", cancel, { kind: "large" }),
+      ];
   return [
-    h("p", { class: "improve-line problem" }, text),
-    may("improve") &&
-      h(
-        "div",
-        { class: "buttons" },
-        failed ? startButton("Try again") : h("button", { type: "button", class: "button primary large", onclick: go }, "Continue"),
-        !failed && h("button", { type: "button", class: "button large", onclick: cancel }, "Give it up"),
-      ),
+    h("p", { class: "improve-line problem" }, `${what} ${job.message}`),
+    may("improve") && h("div", { class: "buttons" }, choice),
   ];
 }

@@ -2,6 +2,7 @@
 
 import { asked, onAsked, ask } from "./ask.js";
 import { get } from "./api.js";
+import { quiet } from "./controls.js";
 import { drawnToFit, h, replace, svg } from "./dom.js";
 import { chooseButton } from "./picker.js";
 import { store, watch } from "./store.js";
@@ -11,18 +12,20 @@ import { onView, view } from "./views.js";
 
 const MARGIN = 48; // px, as all here
 const [FONT, LETTER] = [14, 7.6]; // size of labels, width of a letter
-const MOST_PICTURES = 200;
+const [MOST_PICTURES, MOST_LISTED] = [200, 12];
 const [SIDE, TINY] = [40, 26]; // of a picture; of many on a narrow screen
 
 let figure;
 let redraw;
-let shown = null; // the revision
+let drawn = null; // the revision
 let points = { classes: [], explained: 0 };
 
 export function startMap(section) {
   figure = h("div", { class: "map-figure" });
   redraw = drawnToFit(figure, draw);
-  const intro = h("p", { class: "quiet" }, "Classes that look alike to it lie near each other. Drop a picture anywhere to see where it belongs.");
+  const intro = quiet(
+    "Classes that look alike to it lie near each other. Drop a picture anywhere to see where it belongs.",
+  );
   replace(
     section,
     h("div", { class: "section-head" }, h("h2", { id: "map-title" }, "Map"), chooseButton("Choose pictures", ask)),
@@ -35,27 +38,27 @@ export function startMap(section) {
   });
   onView(load);
   onAsked(() => {
-    shown = null;
+    drawn = null;
     load();
   });
 }
 
 async function load() {
-  if (view() !== "map" || !store.state || shown === store.state.revision) return;
-  const before = shown;
-  shown = store.state.revision;
+  if (view() !== "map" || !store.state || drawn === store.state.revision) return;
+  const before = drawn;
+  drawn = store.state.revision;
   try {
     points = await get("api/map");
     redraw();
   } catch (error) {
-    shown = before;
+    drawn = before;
     replace(figure, h("p", { class: "problem" }, error.message));
   }
 }
 
 function draw(width) {
   const { classes } = points;
-  if (!shown) return null; // nothing has been loaded yet
+  if (drawn === null) return null; // nothing has been loaded yet
   if (classes.length < 3) {
     return h("p", { class: "notice" }, "The map appears as soon as there are three classes with pictures.");
   }
@@ -63,6 +66,8 @@ function draw(width) {
   const pictures = asked.results.filter(({ position }) => position).slice(0, MOST_PICTURES);
   const place = scale([...classes, ...pictures].map(({ position }) => position), width, height);
   const dots = classes.map((item) => ({ ...item, at: place(item.position) }));
+  const listed = pictures.slice(0, MOST_LISTED);
+  const shown = Math.round(points.explained * 100);
   const tiny = pictures.length * SIDE > width;
   const boxes = pictures.map(({ position }) => square(place(position), (tiny ? TINY : SIDE) / 2));
   const labels = placeLabels(dots, boxes, width);
@@ -77,8 +82,8 @@ function draw(width) {
       ),
       pictures.map((result) => picture(result, place(result.position), tiny)),
     ),
-    pictures.length > 0 && h("ul", { class: "map-list" }, pictures.slice(0, 12).map((result) => h("li", {}, nearest(result, dots, place)))),
-    h("p", { class: "quiet" }, `A flat map cannot show everything: this one shows ${Math.round(points.explained * 100)}% of the differences between the classes.`),
+    h("ul", { class: "map-list" }, listed.map((result) => h("li", {}, nearest(result, dots, place)))),
+    quiet(`A flat map cannot show everything: this one shows ${shown}% of what tells the classes apart.`),
   ];
 }
 
@@ -137,6 +142,8 @@ function picture(result, [x, y], tiny) {
 
 function nearest({ name, answer, position }, dots, place) {
   const [x, y] = place(position);
-  const by = dots.map((dot) => [Math.hypot(dot.at[0] - x, dot.at[1] - y), dot.name]).sort((a, b) => a[0] - b[0]);
-  return [h("b", {}, name), `: ${answer ?? "none of these"}. Nearest on the map: ${by.slice(0, 3).map(([, other]) => other).join(", ")}.`];
+  const distance = ({ at }) => Math.hypot(at[0] - x, at[1] - y);
+  const near = [...dots].sort((a, b) => distance(a) - distance(b)).slice(0, 3);
+  const names = near.map((dot) => dot.name).join(", ");
+  return [h("b", {}, name), `: ${answer ?? "none of these"}. Nearest on the map: ${names}.`];
 }

@@ -70,15 +70,24 @@ function noise(changes, ...percents) {
 
 const verdict = (change, margin) => (Math.abs(change) <= margin ? "same" : change > 0 ? "better" : "worse");
 
-/** One sentence of advice. */
+const ADVICE = {
+  unknown:
+    "It could not be measured: there were too few pictures to set some aside. Try it, and go back if " +
+    "you do not like it.",
+  mixed: "Some things got better and some got worse. Look at both before you decide.",
+  worse: "It got worse. It is better to keep the version that you have, and to add more pictures.",
+  better: "It got better, and nothing got clearly worse.",
+  same:
+    "It is about as good as before; differences this small may be chance. If you use it, the new " +
+    "classes become part of what it has learned, and their pictures may be deleted.",
+};
+
+/** One or two sentences of advice. */
 export function advice(rows) {
-  const worse = rows.filter((row) => row.change === "worse");
-  const better = rows.filter((row) => row.change === "better");
-  if (!rows.length) return "It could not be measured: there were too few pictures to set some aside. Try it, and go back if you do not like it.";
-  if (worse.length && better.length) return "Some things got better and some got worse. Look at both before you decide.";
-  if (worse.length) return "It got worse. It is better to keep the version that you have, and to add more pictures.";
-  if (better.length) return "It got better, and nothing got clearly worse.";
-  return "It is about as good as before; differences this small may be chance. If you use it, the new classes become part of what it has learned, and their pictures may be deleted.";
+  const has = (change) => rows.some((row) => row.change === change);
+  if (!rows.length) return ADVICE.unknown;
+  if (has("worse")) return has("better") ? ADVICE.mixed : ADVICE.worse;
+  return has("better") ? ADVICE.better : ADVICE.same;
 }
 
 /**

@@ -44,8 +44,13 @@ export function startSession(section, signOut) {
   });
 }
 
+const ABOUT =
+  "This server is protected. Open the link that you were given, or enter its token: the part after " +
+  "“token=”. The server printed the links when it was started for the first time.";
+
 function showForm(section) {
-  const input = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true });
+  const input = h("input", { type: "password", id: "token", required: true });
+  input.autocomplete = "current-password";
   const button = h("button", { class: "button primary" }, "Sign in");
   const wrong = h("p", { class: "problem", role: "alert" });
   const submit = async (event) => {
@@ -67,7 +72,7 @@ function showForm(section) {
       "form",
       { class: "panel sign-in", onsubmit: submit },
       h("h2", { id: "sign-in-title" }, "Sign in"),
-      h("p", {}, "This server is protected. Open the link that you were given, or enter its token: the part after “token=”. The server printed the links when it was started for the first time."),
+      h("p", {}, ABOUT),
       h("label", { for: "token" }, "Token"),
       input,
       wrong,

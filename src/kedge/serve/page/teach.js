@@ -2,6 +2,7 @@
 
 import { act, announce, toast } from "./announce.js";
 import { createCard, updateCard } from "./class-card.js";
+import { link, quiet } from "./controls.js";
 import { confirm } from "./dialog.js";
 import { h, keyed, renderOnce, replace } from "./dom.js";
 import { icon } from "./icons.js";
@@ -34,7 +35,8 @@ export function startTeach(section) {
     section.hidden = !store.state || store.signedOut;
     if (section.hidden) return;
     form.hidden = !may("teach");
-    const all = store.classes.map((item) => ({ ...item, upload: teachingOf(item.id), role: store.state.role }));
+    const { role } = store.state;
+    const all = store.classes.map((item) => ({ ...item, upload: teachingOf(item.id), role }));
     renderOnce(intro, [all.length, may("teach")], () => introduction(all.length));
     filter.field.hidden = all.length < FILTER_FROM;
     const matching = all.filter((item) => filter.matches(item.name));
@@ -50,9 +52,24 @@ export function startTeach(section) {
   onTeaching(show);
 }
 
+const STEPS = [
+  [
+    "Teach",
+    "Name a class, such as “rose”, and give it 5 to 20 pictures. Then a second class, and as many as " +
+      "you like.",
+  ],
+  ["Ask", "Show it another picture: it answers at once."],
+  [
+    "Improve",
+    "Let it study your pictures for some minutes, and it gets better at them. Then the pictures may " +
+      "be deleted: it keeps what it has learned.",
+  ],
+];
+
 function introduction(n) {
-  if (n || !may("teach")) {
-    return n ? null : h("p", { class: "notice" }, "There is no class yet. Someone who may teach has to add some.");
+  if (n) return null;
+  if (!may("teach")) {
+    return h("p", { class: "notice" }, "There is no class yet. Someone who may teach has to add some.");
   }
   return h(
     "div",
@@ -61,15 +78,14 @@ function introduction(n) {
     h(
       "ol",
       { class: "steps" },
-      h("li", {}, h("b", {}, "Teach"), " Name a class, such as “rose”, and give it 5 to 20 pictures. Then a second class, and as many as you like."),
-      h("li", {}, h("b", {}, "Ask"), " Show it another picture: it answers at once."),
-      h("li", {}, h("b", {}, "Improve"), " Let it study your pictures for some minutes, and it gets better at them. Then the pictures may be deleted: it keeps what it has learned."),
+      STEPS.map(([step, text]) => h("li", {}, h("b", {}, step), ` ${text}`)),
     ),
   );
 }
 
 function newClassCard() {
-  const input = h("input", { id: "new-class", required: true, maxlength: 200, autocomplete: "off", placeholder: "For example: rose" });
+  const input = h("input", { id: "new-class", required: true, maxlength: 200, autocomplete: "off" });
+  input.placeholder = "For example: rose";
   const button = h("button", { class: "button primary" }, icon("add"), "Add class");
   const submit = async (event) => {
     event.preventDefault();
@@ -90,34 +106,38 @@ function newClassCard() {
     h("label", { for: "new-class" }, "New class"),
     input,
     button,
-    h("p", { class: "quiet" }, "Many pictures in folders? ", folderButton(), ", or drop it here."),
+    quiet("Many pictures in folders? ", folderButton(), ", or drop it here."),
   );
 }
 
 function folderButton() {
   const input = h("input", { type: "file", webkitdirectory: true, multiple: true, hidden: true });
   input.addEventListener("change", () => {
-    const found = [...input.files].map((file) => ({ file, folder: file.webkitRelativePath.split("/").at(-2) }));
+    const files = [...input.files].filter((file) => !file.name.startsWith("."));
     input.value = "";
-    dropFolders(found.filter(({ file }) => !file.name.startsWith(".")));
+    dropFolders(files.map((file) => ({ file, folder: file.webkitRelativePath.split("/").at(-2) })));
   });
-  return [h("button", { type: "button", class: "link", onclick: () => input.click() }, "Choose a folder"), input];
+  return [link("Choose a folder", () => input.click()), input];
 }
 
 /** Teach what was dropped beside the cards: each folder is a class. */
 async function dropFolders(found) {
   if (!may("teach")) return toast("You can ask here, but not teach.", "failed");
   const groups = Map.groupBy(found, ({ folder }) => folder);
-  if (groups.has("")) return toast("Drop pictures onto a class, or drop a folder of pictures for each class.", "failed");
+  if (groups.has("")) {
+    return toast("Drop pictures onto a class, or drop a folder of pictures for each class.", "failed");
+  }
   const names = [...groups.keys()];
   const files = new Map(names.map((name) => [name, groups.get(name).map(({ file }) => file)]));
-  const text = h("p", {}, `${count(found.length, "file")} in ${count(names.length, "folder")} will be added to the classes ${some(names, 12)}.`);
+  const what = `${count(found.length, "file")} in ${count(names.length, "folder")}`;
+  const text = h("p", {}, `${what} will be added to the classes ${some(names, 12)}.`);
   const title = names.length === 1 ? `Teach ${names[0]}?` : `Teach ${names.length} classes?`;
   if (await confirm(title, text, "Teach", { danger: false })) await teachFolders(files);
 }
 
 function filterField(onChange) {
-  const input = h("input", { type: "search", id: "filter", placeholder: "Find a class", "aria-label": "Find a class", oninput: onChange });
+  const label = "Find a class";
+  const input = h("input", { type: "search", placeholder: label, "aria-label": label, oninput: onChange });
   const matches = (name) => name.toLowerCase().includes(input.value.trim().toLowerCase());
   return { field: h("div", { class: "filter" }, input), matches };
 }

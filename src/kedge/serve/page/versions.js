@@ -1,6 +1,7 @@
 /** Versions: what became of the model over time; going back; deleting pictures. */
 
 import { versionChart } from "./chart.js";
+import { button, quiet } from "./controls.js";
 import { changeRow } from "./comparison.js";
 import { forget } from "./forget.js";
 import { drawnToFit, h, keyed, replace } from "./dom.js";
@@ -15,7 +16,8 @@ export function startVersions(section) {
   const chart = h("figure");
   const frame = h("div", { class: "chart" }, chart); // with padding, which the chart does not have
   const list = h("ol", { class: "version-list", reversed: true });
-  replace(section, h("div", { class: "section-head" }, h("h2", { id: "versions-title" }, "Versions")), frame, list, disk);
+  const head = h("div", { class: "section-head" }, h("h2", { id: "versions-title" }, "Versions"));
+  replace(section, head, frame, list, disk);
   let kept = [];
   const drawChart = drawnToFit(chart, (width) => versionChart(kept, width));
   watch(({ state, versions, signedOut }) => {
@@ -25,8 +27,10 @@ export function startVersions(section) {
     frame.hidden = kept.filter((version) => overall(version) != null).length < 2;
     drawChart();
     const line = ancestry(versions);
-    const items = [...versions].reverse().map((version) => ({ ...version, role: state.role, inLine: line.has(version.id) }));
-    keyed(list, items, (version) => version.id, () => h("li"), showVersion);
+    const items = versions.map((version) => {
+      return { ...version, role: state.role, inLine: line.has(version.id) };
+    });
+    keyed(list, items.reverse(), (version) => version.id, () => h("li"), showVersion);
     const { used, quota } = state.disk;
     disk.textContent = `This project takes ${size(used)} of the ${size(quota)} that it may.`;
   });
@@ -43,7 +47,6 @@ function ancestry(versions) {
 
 function showVersion(element, version) {
   element.className = `panel version ${version.active ? "active" : version.state}`;
-  const right = overall(version);
   replace(
     element,
     h(
@@ -53,7 +56,7 @@ function showVersion(element, version) {
       chip(version),
       h("span", { class: "quiet" }, when(version.created)),
     ),
-    h("p", {}, what(version), right != null && [`; it names ${estimated(version) ? "about " : ""}`, h("b", {}, `${Math.round(right)} of 100`), " pictures right"], "."),
+    h("p", {}, knows(version), namesRight(version), "."),
     outcome(version),
     version.state === "discarded" ? null : actions(version),
   );
@@ -65,31 +68,50 @@ function chip(version) {
   return version.state === "discarded" ? h("span", { class: "chip" }, "thrown away") : null;
 }
 
-function what({ n_classes: n, new_classes: fresh }) {
+function knows({ n_classes: n, new_classes: fresh }) {
   if (!n) return "The start: a network that has seen many photographs, and no class yet";
-  const added = fresh.length && fresh.length < n ? `, ${fresh.length} of them new: ${some(fresh, 6)}` : fresh.length ? `: ${some(fresh, 8)}` : "";
-  return `Knows ${count(n, "class", "classes")}${added}`;
+  const all = `Knows ${count(n, "class", "classes")}`;
+  if (!fresh.length) return all;
+  return `${all}${fresh.length < n ? `, ${fresh.length} of them new` : ""}: ${some(fresh, 8)}`;
 }
 
-const estimated = ({ outcome: { naming } }) => naming.some((one) => one.estimated);
+function namesRight(version) {
+  const right = overall(version);
+  if (right == null) return null;
+  const about = version.outcome.naming.some((one) => one.estimated) ? "about " : "";
+  return [`; it names ${about}`, h("b", {}, `${Math.round(right)} of 100`), " pictures right"];
+}
 
 function outcome(version) {
   const rows = outcomeRows(version);
   if (!rows.length) return null;
-  return h("details", {}, h("summary", {}, "Before and after"), h("ul", { class: "changes" }, rows.map((row) => changeRow(row))), version.outcome.sentence && h("p", { class: "quiet" }, version.outcome.sentence));
+  return h(
+    "details",
+    {},
+    h("summary", {}, "Before and after"),
+    h("ul", { class: "changes" }, rows.map((row) => changeRow(row))),
+    quiet(version.outcome.sentence),
+  );
 }
 
 function actions(version) {
-  const canUse = may("improve") && !version.active;
+  const left = version.pictures_left;
+  const are = count(left, "picture that it learned from is", "pictures that it learned from are");
   return [
-    version.pictures_left > 0 && h("p", { class: "pictures-left" }, icon("pictures"), `${count(version.pictures_left, "picture")} that it learned from ${version.pictures_left === 1 ? "is" : "are"} still stored here.`),
-    h(
-      "div",
-      { class: "buttons" },
-      canUse && h("button", { type: "button", class: "button", "data-focus": "use", onclick: use(version) }, icon("undo"), version.state === "candidate" ? "Use this version" : "Go to this version"),
-      may("improve") && version.pictures_left > 0 && version.inLine &&
-        h("button", { type: "button", class: "button quiet-danger", "data-focus": "forget", onclick: () => forget(version) }, icon("trash"), "Delete the pictures …"),
-      may("improve") && h("a", { class: "button", href: `api/versions/${version.id}/model`, download: "" }, icon("download"), "Save the model"),
-    ),
+    left > 0 && h("p", { class: "pictures-left" }, icon("pictures"), `${are} still stored here.`),
+    may("improve") && h("div", { class: "buttons" }, buttons(version)),
+  ];
+}
+
+function buttons(version) {
+  const isNew = version.state === "candidate";
+  const go = [icon("undo"), isNew ? "Use this version" : "Go to this version"];
+  const mayForget = version.pictures_left > 0 && version.inLine;
+  const forgetting = { kind: "quiet-danger", "data-focus": "forget" };
+  const file = `api/versions/${version.id}/model`;
+  return [
+    !version.active && button(go, use(version), { "data-focus": "use" }),
+    mayForget && button([icon("trash"), "Delete the pictures …"], () => forget(version), forgetting),
+    h("a", { class: "button", href: file, download: "" }, icon("download"), "Save the model"),
   ];
 }

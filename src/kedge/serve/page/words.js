@@ -24,7 +24,9 @@ export function percent(probability) {
 }
 
 /** The same in a sentence: "over 99% sure". */
-export const sure = (probability) => `${percent(probability).replace(">", "over ").replace("<", "less than ")} sure`;
+export function sure(probability) {
+  return `${percent(probability).replace(">", "over ").replace("<", "less than ")} sure`;
+}
 
 /** Seconds as "about 4 minutes". */
 export function duration(seconds) {
