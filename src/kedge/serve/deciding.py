@@ -14,7 +14,6 @@ from kedge.serve.decoding import decode_picture
 from kedge.serve.embedding import TAUGHT
 from kedge.serve.intake import Intake
 from kedge.serve.limits import Refused
-from kedge.serve.monitoring import log
 from kedge.serve.teaching import Teaching
 from kedge.training.step import default_device
 
@@ -92,7 +91,8 @@ class Deciding:
                 return None
             decoded = decode_picture(content, model.image_spec, thumbnail=False)
             if decoded.pixels is None:
-                log("picture not readable", sha256=row["sha256"], reason=decoded.reason)
+                why = f"A picture could not be read again ({decoded.reason})"
+                raise Refused(503, f"{why}; try again, or delete it: {row['sha256']}.")
             return decoded.pixels
 
         found = self.intake.threads.map(pixels, rows)

@@ -19,6 +19,7 @@ from kedge.serve.service import Service
 
 LONGEST_PATH = 200  # characters of a path in the log
 GONE = 499  # in logs and metrics: the client did not wait for the answer
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 UPLOADS = ("multipart/form-data", "application/octet-stream")
 
 
@@ -112,7 +113,8 @@ class Guard:
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         # The route's pattern, not the path: a path may be anything, and there are many.
         route = getattr(scope.get("route"), "path", "other")
-        self.service.metrics.request(route, scope["method"], status, seconds)
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.service.metrics.request(route, method, status, seconds)
         if status < 400 and scope["method"] in security.SAFE_METHODS:
             return
         log(

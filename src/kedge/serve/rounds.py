@@ -26,7 +26,6 @@ from kedge.serve.teaching import Teaching
 from kedge.utils.atomic_io import make_folder, write_text_atomically
 from kedge.utils.text import pluralize
 
-WATCH_EVERY = 0.5  # seconds
 STOP_SECONDS = 5.0
 MOST_STARTS = 3  # of one round by starts of the server, which may be what its memory ends
 LEAST_CLASSES, LEAST_PICTURES = 2, 4  # of a round, and of each of these classes
@@ -185,8 +184,9 @@ class Rounds:
         except Exception as error:  # the disk is full, say: the result stays for the next start
             log("round not finished", job=job, error=str(error))
             message = f"Its result could not be stored ({error}); continue it to try again."
-            with suppress(Exception):
-                self.project.jobs.set(job, "interrupted", message=message)
+            with suppress(Exception), self.lock:
+                if self.project.jobs.get(job)["state"] == "running":  # not cancelled meanwhile
+                    self.project.jobs.set(job, "interrupted", message=message)
 
     def _ended(self, job: int, code: int, seconds: float) -> None:
         folder = self.project.job_folder(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from kedge.serve.teaching import OtherVersion, Teaching
 from kedge.serve.uploads import Upload, in_order
 from kedge.serve.views import Views
 
-STORED_TOGETHER = 16  # pictures, in one transaction
+STORED_TOGETHER, STORED_BYTES = 16, 64 << 20  # pictures and their bytes, in one transaction
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,13 @@ class Service:
         self.rounds = Rounds(project, self.teaching)
         self.deciding = Deciding(self.teaching, self.intake)
         self.views = Views(project, self.active, self.rounds, limits)
+        # For asking alone: other threads may wait for a disk, or for each other.
+        self.threads = ThreadPoolExecutor(2, "asking")
 
     def close(self) -> None:
         self.rounds.close()
         self.intake.close()
+        self.threads.shutdown(cancel_futures=True)
 
     def role_of_token(self, tokens: Tokens, token: str, client: str) -> str:
         """The role of a token. Raises Refused for a wrong one; right ones are never kept waiting,
@@ -71,7 +75,8 @@ class Service:
         reject: float | None,
     ) -> dict[str, Any]:
         """Answers about pictures, all of one version."""
-        snapshot = await asyncio.to_thread(self.active.snapshot)
+        loop = asyncio.get_running_loop()
+        snapshot = await loop.run_in_executor(self.threads, self.active.snapshot)
         classifier = snapshot.check_can_answer()
         if reject is not None:
             try:
@@ -89,7 +94,9 @@ class Service:
             taken = [each async for each in results]
         if not taken:
             raise Refused(422, "There is no picture in the request.")
-        said = asking.answers(snapshot, taken, top, reject)
+        said = await loop.run_in_executor(
+            self.threads, asking.answers, snapshot, taken, top, reject
+        )
         self.metrics.count("kedge_pictures_asked_total", len(said["answers"]))
         return said
 
@@ -140,7 +147,8 @@ class Service:
                         refused.append({"name": each.upload.name, "reason": each.refused})
                     else:
                         known.append({"sha256": each.sha256, "name": each.upload.name})
-                    if len(waiting) >= STORED_TOGETHER:
+                    size = sum(len(each.upload.content) for each in waiting)
+                    if len(waiting) >= STORED_TOGETHER or size > STORED_BYTES:
                         await store()
         finally:  # what came before a fault or a stop is kept, too
             if waiting:
