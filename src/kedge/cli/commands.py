@@ -18,6 +18,7 @@ from kedge.cli.paper import Paper
 from kedge.cli.predict import Predict
 from kedge.cli.recipes import Recipes
 from kedge.cli.report import Report
+from kedge.cli.serve import Serve
 from kedge.cli.show import Show
 from kedge.cli.sign import Sign
 from kedge.cli.speed import Speed
@@ -33,6 +34,7 @@ COMMANDS = {  # in the order of `kedge --help`
     "evaluate": Evaluate,
     "show": Show,
     "report": Report,
+    "serve": Serve,
     "export": Export,
     "sign": Sign,
     "data inspect": Inspect,

@@ -283,6 +283,7 @@ def file_lock(
     name: str,
     timeout: float = 0.0,
     file: Path | None = None,
+    advice: str = "wait for it or use another --out",
     on_wait: OnWait | None = None,
 ) -> Iterator[None]:
     """Hold a lock, after at most `timeout` seconds (forever if negative); errors name `file`. With
@@ -299,8 +300,7 @@ def file_lock(
                 holder = _holder(lock_file)
             if on_wait is None:
                 raise KedgeError(
-                    f"{file or folder}: another kedge process{holder} is working here; wait for it "
-                    "or use another --out."
+                    f"{file or folder}: another kedge process{holder} is working here; {advice}."
                 ) from None
             on_wait(holder)
             lock.acquire(timeout=-1, poll_interval=1)
