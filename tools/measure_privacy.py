@@ -24,7 +24,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -37,11 +37,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 import kedge
-from kedge.config import BackboneConfig, HeadConfig
+from kedge.config import BackboneConfig, HeadConfig, RoundOptions
 from kedge.data.drawings import load_drawings
 from kedge.data.open import open_images
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
+from kedge.defaults import DataSummary, usual_shape
+from kedge.episodes.train_val_split import split_train_val
 from kedge.models.embedding import eval_mode
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
@@ -76,6 +78,7 @@ class Subject:
     table: ImageTable
     features: Array  # classes × images × d; every class has as many images
     join: int  # classes that are joined where one has too few images
+    trained: NDArray[np.int64] | None = None  # images of each class that the network trained on
 
     @property
     def per_class(self) -> int:
@@ -105,8 +108,9 @@ def prepare(flowers: str, cache: Path) -> tuple[list[Subject], list[Subject]]:
         order = generator("privacy", name).permutation(len(table.classes))
         used, val = np.split(order[: N_TRAINED + N_VALIDATED], [N_TRAINED])
         others = order[N_TRAINED + N_VALIDATED :]
-        model = trained_model(cache / f"{name}.kedge", table, used, val, n_members)
-        trained.append(subject(name, model, table, used, join, cache / f"{name}-trained.npy"))
+        model, rows = trained_model(cache / f"{name}.kedge", table, used, val, n_members)
+        seen = subject(name, model, table, used, join, cache / f"{name}-trained.npy")
+        trained.append(replace(seen, trained=rows))
         if name == "flowers":  # the network as it comes has seen no flower of these kinds
             others, model = order, frozen_model(table)
         fresh.append(subject(name, model, table, others, join, cache / f"{name}.npy"))
@@ -120,14 +124,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained_model(file: Path, table: ImageTable, used: Any, val: Any, n_members: int) -> Model:
-    """A model trained by `kedge train` on the first images of some classes."""
+def trained_model(
+    file: Path, table: ImageTable, used: Any, val: Any, n_members: int
+) -> tuple[Model, NDArray[np.int64]]:
+    """A model trained by `kedge train` on the first images of some classes, and which of each class
+    trained: the others were held back to measure the outcome."""
+    rows = [table.rows_of(table.classes[i]) for i in sorted(used)]
+    members = table.subset(torch.cat([each[:n_members] for each in rows]))
+    others = table.subset(torch.cat([table.rows_of(table.classes[i]) for i in sorted(val)]))
     if not file.exists():
-        rows = [table.rows_of(table.classes[i]) for i in sorted(used)]
-        members = table.subset(torch.cat([each[:n_members] for each in rows]))
-        others = table.subset(torch.cat([table.rows_of(table.classes[i]) for i in sorted(val)]))
         kedge.train(members, val=others, **OPTIONS[file.stem]).save(file)
-    return Model.load(file)
+    model = Model.load(file)
+    shape = usual_shape(DataSummary(pretrained=model.config.is_pretrained))
+    split = split_train_val(members, others, RoundOptions(), 0, shape)
+    return model, np.stack([each.numpy() % n_members for each in split.train.class_rows])
 
 
 def frozen_model(table: ImageTable) -> Model:
@@ -257,9 +267,13 @@ def feature_length(features: Array) -> float:
 
 
 def membership_through_weights(subject: Subject, n: int) -> dict[str, Any]:
-    """The same for the images that a network was trained on."""
-    images, model = subject.features, subject.model
-    used, tested, reference = np.split(images, [n, subject.per_class - N_REFERENCE], 1)
+    """The same for images that a network was trained on, some of the first n of each class."""
+    model, rows = subject.model, subject.trained
+    assert rows is not None
+    assert model.calibration is not None
+    [n_in_mean] = set(model.calibration.counts.values())
+    first, tested, reference = np.split(subject.features, [n, subject.per_class - N_REFERENCE], 1)
+    used = np.take_along_axis(first, rows[:, :, None], 1)
     anchors = model.anchors_of(subject.table.classes).double().numpy()
     variances, axes = spread_axes(reference)
 
@@ -275,10 +289,10 @@ def membership_through_weights(subject: Subject, n: int) -> dict[str, Any]:
         "weights, loss": lambda z: -losses(z, reference.mean(1)),
         "anchor, distance": lambda z: -np.square(z - anchors[:, None]).sum(2),
         "anchor, likelihood": lambda z: likelihood_ratios(
-            z @ axes, anchors @ axes, reference @ axes, variances, n, 0.0
+            z @ axes, anchors @ axes, reference @ axes, variances, n_in_mean, 0.0
         ),
     }
-    result: dict[str, Any] = {"images": n, "classes": len(images)}
+    result: dict[str, Any] = {"images": rows.shape[1], "classes": len(rows)}
     for name, score in scores.items():
         members, others = score(used), score(tested)
         pairs = zip(members, others, strict=True)

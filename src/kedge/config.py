@@ -261,7 +261,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What holds of a model file that names no source of its images (docs/privacy.md)."""
+    """Settings of a private model file, which names no source of its images (docs/privacy.md)."""
 
     # Some means come from at most 50 images (`kedge.models.drift_compensation`).
     min_images: Annotated[int, Range(2, 50)] = 20
