@@ -1,6 +1,7 @@
 # make demo: the paper's comparison on the embedded drawings, in minutes, without data or GPU
 # make test: linter, type checker and the fast tests; the inner loop
 # make test-slow: the other tests (kills, hostile files, real processes, whole commands)
+# make fuzz: inputs for every parser, a minute each; FUZZ_SECONDS=3600 for longer
 # make docs: the pages in docs/ as a site in site/, to be read without a server or a network
 # make install: the command, .venv/bin/kedge, and the weights of its pretrained network
 # make dist: wheel and source in dist/, and the README followed with the wheel in an empty environment
@@ -17,7 +18,9 @@ PIP := -m pip --quiet --disable-pip-version-check
 # Only files whose hash is in the lock, and nothing that runs code of its own when it is installed.
 LOCKED := install --no-deps --only-binary :all: --require-hashes
 
-.PHONY: demo test test-slow docs install dist lock audit sbom clean
+FUZZ_SECONDS ?= 60
+
+.PHONY: demo test test-slow fuzz docs install dist lock audit sbom clean
 
 demo: .venv/installed
 	$(BIN)/kedge bench
@@ -30,6 +33,9 @@ test: .venv/installed-test
 
 test-slow: .venv/installed-test
 	$(BIN)/pytest -n auto -m slow
+
+fuzz: .venv/installed-test .venv/installed-fuzz
+	$(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)
 
 docs: .venv/installed-docs
 	$(BIN)/python tools/write_reference.py
@@ -78,6 +84,7 @@ lock: .venv/tools/installed
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra pretrained -o locks/install.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra docs -o locks/docs.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra test -o locks/test.txt
+	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra fuzz -o locks/fuzz.txt
 	$(COMPILE) --group tools -o locks/tools.txt
 
 dist: .venv/tools/installed
@@ -88,7 +95,7 @@ dist: .venv/tools/installed
 # Strict, since a package that the service does not know, or an index without such a service, would
 # otherwise count as safe.
 audit: .venv/tools/installed
-	$(TOOLS)/pip-audit --strict --disable-pip $(foreach f,install test torch tools,-r locks/$(f).txt)
+	$(TOOLS)/pip-audit --strict --disable-pip $(foreach f,install test fuzz torch tools,-r locks/$(f).txt)
 
 SBOM = dist/kedge-$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/kedge/__init__.py).cdx.json
 sbom: .venv/tools/installed .venv/installed

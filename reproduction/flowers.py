@@ -10,12 +10,13 @@ from reproduction.figure import STYLE
 from reproduction.studies import RECORDS
 
 IDA = "IDA lambda=auto anchors=all"
+DFA = "DFA reduction=sum"
 ROWS = {  # label → part of the record, method
     "trained from scratch (Conv-4), then IDA": ("scratch", "IDA"),
     "frozen, class means only": ("the network stays frozen", "NU"),
     "tuned on the first 50, then nothing": ("the last layers train", "NU"),
     "… then FT": ("the last layers train", "FT"),
-    "… then DFA": ("the last layers train", "DFA"),
+    "… then DFA, summed over the features": ("the last layers train", DFA),
     "… then EIML, 15 images of each old kind kept": ("the last layers train", "EIML"),
     "… then the paper's IDA": ("the last layers train", "IDA"),
     "**… then IDA, the default**": ("the last layers train", IDA),
@@ -23,7 +24,7 @@ ROWS = {  # label → part of the record, method
 LINES = {
     "frozen": ("the network stays frozen", "NU", "#777777"),
     "FT": ("the last layers train", "FT", "#d55e00"),
-    "DFA": ("the last layers train", "DFA", "#e69f00"),
+    "DFA": ("the last layers train", DFA, "#e69f00"),
     "EIML (keeps images)": ("the last layers train", "EIML", "#009e73"),
     "IDA, the default": ("the last layers train", IDA, "#0072b2"),
 }

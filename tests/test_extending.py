@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -74,6 +75,35 @@ def test_reader_opens_images(folder: Path, first: Path) -> None:
         shutil.copy(file, flat / f"{file.parent.name}_{file.name}")
     code = f"import flat_names, kedge; print(*kedge.open_images({str(flat)!r}).classes, sep='|')"
     assert run(folder, "-c", code).strip() == "|".join(sorted(p.name for p in first.iterdir()))
+
+
+STUB = """
+import json, sys, types
+
+def tell(metrics, step=None):
+    assert all(re.fullmatch(r"[\\w./ -]+", name) for name in metrics) or step is None
+    print(json.dumps([metrics, step]))
+
+class Run:
+    log = staticmethod(tell)
+    __enter__ = __exit__ = lambda *_: None
+
+import re
+sys.modules["wandb"] = types.SimpleNamespace(init=lambda project: Run)
+sys.modules["mlflow"] = types.SimpleNamespace(start_run=Run, log_metrics=tell)
+"""
+
+
+@pytest.mark.parametrize("name", ["to_wandb.py", "to_mlflow.py"])
+def test_loggers_pass_on_every_epoch(folder: Path, first: Path, name: str) -> None:
+    """With stand-ins for the two packages; in MLflow names have letters, digits and _./ - only."""
+    tiny = f"{str(first)!r}, width=4, n_way=2, n_shot=1, n_query=1, epochs=3, episodes=2"
+    code = FILES[name].replace('"first-delivery/"', tiny)
+    logged = [json.loads(line) for line in run(folder, "-c", STUB + code).splitlines()]
+    assert len(logged) == 3
+    for n, (metrics, step) in enumerate(logged, 1):
+        assert step == n if name == "to_mlflow.py" else metrics["seed-0/base/round-0/epoch"] == n
+        assert metrics["seed-0/base/round-0/loss"] > 0
 
 
 def test_a_new_number_is_in_the_training_curve(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kedge.api import train as train
     from kedge.api import update as update
     from kedge.config import EpisodeShape as EpisodeShape
+    from kedge.config import Privacy as Privacy
     from kedge.config import Schedule as Schedule
     from kedge.data.open import open_images as open_images
     from kedge.data.table import ImageTable as ImageTable
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from kedge.experiments.runner import run_experiment as run_experiment
     from kedge.models.classifier import Classifier as Classifier
     from kedge.models.model import Model as Model
+    from kedge.report.model_card import write_hub_folder as write_hub_folder
     from kedge.report.record_report import write_report as write_report
+    from kedge.training.loggers import log_epochs as log_epochs
     from kedge.utils.progress import set_verbosity as set_verbosity
 
 _HOME = {
@@ -49,10 +52,13 @@ _HOME = {
     "Evaluation": "kedge.evaluation.by_class",
     "EpisodeShape": "kedge.config",
     "Schedule": "kedge.config",
+    "Privacy": "kedge.config",
     "Experiment": "kedge.experiments.experiment",
     "run_experiment": "kedge.experiments.runner",
     "Record": "kedge.experiments.records",
     "write_report": "kedge.report.record_report",
+    "write_hub_folder": "kedge.report.model_card",
+    "log_epochs": "kedge.training.loggers",
     "set_verbosity": "kedge.utils.progress",
     "KedgeError": "kedge.errors",
     "KedgeWarning": "kedge.errors",

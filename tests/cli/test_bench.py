@@ -152,7 +152,7 @@ def test_help_shows_the_values_of_a_recipe(cli: Cli, recipe: Path) -> None:
     for words in ("default: NU IDA", "default: 10", "default: 2 3", "default: 0.001"):
         assert words in text
     plain = squeezed(cli("bench", "--help").out)
-    assert "default: NU FT DFA IDA PAR" in plain
+    assert "default: NU FT DFA IDA IDA+ PAR" in plain
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ OPTIONS = {
         *("--epochs", "--episodes", "--val-episodes", "--n-way", "--n-shot", "--n-query"),
         *("--patience", "--tasks-per-step", "--seed", "--width", "--image-size", "--ema"),
     ),
-    "bench drawings": ("--jobs", "--eval-episodes", "--seeds", "--update-epochs", "--test-ways"),
+    "bench drawings": ("--eval-episodes", "--seeds", "--update-epochs", "--test-ways"),
     "evaluate MODEL drawings": ("--n-episodes", "--seed", "--n-way"),
     "speed": ("--seconds",),
 }

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,75 +18,113 @@ import torch
 
 from kedge.errors import KedgeError
 from kedge.experiments import jobs
-from kedge.experiments.jobs import DONE, Job, run_jobs
+from kedge.experiments.jobs import BEGUN, DONE, Job, run_jobs
+from kedge.experiments.launchers import local, parse_launcher
+from kedge.experiments.launchers.base import Launcher, Worker, WorkerLost
 
 # ── workers that only pretend to work ────────────────────────────────────────────────────────
 
 
-class FakeWorker(subprocess.Popen):
-    """A process that has printed these lines and ended with this code."""
+class FakeWorker(Worker):
+    """Prints some lines, and ends with a code or is lost."""
 
-    started: list[tuple[str, dict[str, str]]]
-    output: dict[str, tuple[list[str], int]]
+    def __init__(self, printed: list[str], end: int | Exception) -> None:
+        self.printed, self.end = printed, end
 
-    def __init__(self, args: list[str], env: dict[str, str], **_: object) -> None:
-        self.job = "/".join(args[-3:-1])  # seed and method
-        self.started.append((self.job, env))
-        lines, self.returncode = self.output.get(self.job, ([], 0))
-        self.stdout = [f"{line}\n" for line in lines]
+    def lines(self) -> Generator[str, None, int]:
+        yield from self.printed
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
 
-    def __enter__(self) -> FakeWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __del__(self) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self.returncode
-
-    def kill(self) -> None: ...
+    def stop(self) -> None: ...
 
 
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    monkeypatch.setattr(FakeWorker, "started", [], raising=False)
-    monkeypatch.setattr(FakeWorker, "output", {}, raising=False)
-    monkeypatch.setattr(jobs.subprocess, "Popen", FakeWorker)
-    return FakeWorker
+class FakeLauncher(Launcher):
+    """Starts fake workers; those of one job in turn print and end as `ends` says."""
+
+    def __init__(self, n_workers: int, **ends: list[tuple[list[str], int | Exception]]) -> None:
+        self.n_workers, self.ends = n_workers, ends
+        self.started: list[str] = []
+        self.closed = False
+
+    def start(self, words: Sequence[str], slot: int) -> Worker:
+        assert 0 <= slot < self.n_workers
+        name = f"{words[2]}{words[1]}"  # method and seed
+        self.started.append(name)
+        ends = self.ends.get(name)
+        return FakeWorker(*ends.pop(0)) if ends else FakeWorker([BEGUN], 0)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 BASES = [Job(seed, "base") for seed in (0, 1)]
 METHODS = [Job(seed, "FT", after=BASES[seed]) for seed in (0, 1)]
 ALONE = [Job(seed, "PAR") for seed in (0, 1)]
+LOST = WorkerLost("its node is gone")
 
 
-def run(all_jobs: Iterable[Job], n_workers: int) -> int:
+def run(launcher: FakeLauncher, *all_jobs: Job) -> int:
     """Run the jobs; returns the number of episodes that were reported."""
     ticks: list[int] = []
-    run_jobs(Path("folder"), all_jobs, n_workers, ticks.append)
+    try:
+        run_jobs(Path("folder"), all_jobs, launcher, ticks.append)
+    finally:
+        assert launcher.closed
     return sum(ticks)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 9])
-def test_methods_wait_for_the_base_of_their_seed(workers: type[FakeWorker], n_workers: int) -> None:
-    workers.output = {"0/base": ([f"{DONE}3", "a note", f"{DONE}4"], 0), "1/PAR": ([f"{DONE}5"], 0)}
-    assert run([*METHODS, *BASES, *ALONE], n_workers) == 12
-    order = [job for job, _ in workers.started]
-    assert sorted(order) == ["0/FT", "0/PAR", "0/base", "1/FT", "1/PAR", "1/base"]
+def test_methods_wait_for_the_base_of_their_seed(n_workers: int) -> None:
+    printed = [BEGUN, f"{DONE}3", "a note", f"{DONE}4"]
+    launcher = FakeLauncher(n_workers, base0=[(printed, 0)], PAR1=[([BEGUN, f"{DONE}5"], 0)])
+    assert run(launcher, *METHODS, *BASES, *ALONE) == 12
+    order = launcher.started
+    assert sorted(order) == ["FT0", "FT1", "PAR0", "PAR1", "base0", "base1"]
     for seed in (0, 1):
-        assert order.index(f"{seed}/base") < order.index(f"{seed}/FT")
-    assert order[0] == "0/base"
+        assert order.index(f"base{seed}") < order.index(f"FT{seed}")
+    assert order[0] == "base0"
 
 
-def test_error_of_a_worker_is_the_error_of_the_command(workers: type[FakeWorker]) -> None:
-    workers.output = {"0/base": (["kedge: Round 0 diverged.", "More."], 1)}
+def test_error_of_a_worker_is_the_error_of_the_command() -> None:
+    launcher = FakeLauncher(2, base0=[([BEGUN, "kedge: Round 0 diverged.", "More."], 1)])
     with pytest.raises(KedgeError, match=r"^Round 0 diverged\. More\.$"):
-        run([BASES[0], METHODS[0]], 2)
-    workers.output = {"0/base": ([], -9)}
-    with pytest.raises(KedgeError, match=r"base of seed 0 ended with code -9.*same command"):
-        run([BASES[0], METHODS[0]], 2)
-    assert {job for job, _ in workers.started} == {"0/base"}
+        run(launcher, BASES[0], METHODS[0])
+    assert launcher.started == ["base0"]
+    with pytest.raises(KedgeError, match=r"seed 0, base ended with code 3.*same command"):
+        run(FakeLauncher(2, base0=[([BEGUN], 3)]), BASES[0], METHODS[0])
+
+
+@pytest.mark.parametrize("lost", [LOST, -9])
+def test_job_of_a_lost_worker_is_taken_up_by_another(lost: int | Exception) -> None:
+    """What it had done is not counted twice, also where a scheduler starts it again by itself."""
+    ends = [
+        ([BEGUN, f"{DONE}3", BEGUN, f"{DONE}4"], lost),
+        ([BEGUN, f"{DONE}4", f"{DONE}2"], lost),
+        ([BEGUN, f"{DONE}6", f"{DONE}1"], 0),
+    ]
+    launcher = FakeLauncher(1, base0=ends)
+    assert run(launcher, BASES[0], METHODS[0]) == 7
+    assert launcher.started == ["base0", "base0", "base0", "FT0"]
+
+
+def test_job_that_always_loses_its_worker_is_an_error() -> None:
+    """Three times without an episode more; each worker begins with those before."""
+    ends = [([BEGUN, f"{DONE}{n}"], LOST) for n in (1, 2, 2, 2, 2)]
+    launcher = FakeLauncher(1, base0=ends)
+    with pytest.raises(KedgeError, match=r"seed 0, base was lost 3 times .*its node is gone"):
+        run(launcher, BASES[0])
+    assert launcher.started == ["base0"] * 4
+
+
+def test_result_that_is_not_in_the_folder_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machines do not share the folder."""
+    monkeypatch.setattr(jobs, "VISIBLE_WITHIN", 0.1)
+    with pytest.raises(KedgeError, match=r"run\.json: .* same path"):
+        run(FakeLauncher(1), Job(0, "base", result=tmp_path / "run.json"))
 
 
 @pytest.mark.parametrize(
@@ -97,22 +135,47 @@ def test_error_of_a_worker_is_the_error_of_the_command(workers: type[FakeWorker]
         (2, "3,5", "CUDA_VISIBLE_DEVICES", ["3", "5", "3"]),
     ],
 )
-def test_workers_take_gpus_in_turn_and_share_cores(
+def test_local_workers_take_gpus_in_turn_and_share_cores(
     n_gpus: int,
     visible: str | None,
     name: str,
     expected: list[str],
-    workers: type[FakeWorker],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for each in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(each, raising=False)
-    if visible is not None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(local, "start_process", lambda *_, **given: started.append(given))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
-    run([Job(seed, "PAR") for seed in range(3)], 3)
-    assert [env[name] for _, env in workers.started] == expected
+    launcher = parse_launcher("local:3")
+    for slot in range(3):
+        launcher.start(["folder", str(slot), "PAR", "3"], slot)
+    assert [given[name] for given in started] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pbs:x", "no 'pbs'.*local, slurm, ray"),
+        ("local:0", " local is 0"),
+        ("local:x", " local:x: give a number"),
+        (f"local:{10**20}", " local is 1000"),
+        ("local:2 gpus=1", "has no options"),
+        ("slurm", "name the partition"),
+        ("slurm:gpu gpu=1", "knows the options cpus, gpus, hours, memory"),
+        ("slurm:gpu cpus=0", "cpus is 0"),
+        ("slurm:gpu hours=x", "hours must be a number"),
+        ("ray", "give the address"),
+        ("ray:ray://host:10001", "give the address"),
+        ("ray:auto gpus=-1", "gpus is -1"),
+    ],
+)
+def test_launchers_that_make_no_sense(text: str, words: str) -> None:
+    with pytest.raises(KedgeError, match=f"^--on.*{words}"):
+        parse_launcher(text)
 
 
 # ── real workers ─────────────────────────────────────────────────────────────────────────────
@@ -150,14 +213,18 @@ def test_record_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     (tmp_path / "statistics.py").write_text("raise SystemExit('not this one')")
     how = [*BENCH, *SHORT, "--methods", "NU", "FT", "EIML exemplars=4"]
     assert finish(start(*how, "--out", "one", cwd=tmp_path))[0] == 0
-    rc, err = finish(start(*how, "--jobs", "2", "--out", "two", cwd=tmp_path))
+    two = ("--on", "local:2", "--tensorboard", "events", "--out", "two")
+    rc, err = finish(start(*how, *two, cwd=tmp_path))
     assert rc == 0, err
     assert numbers(tmp_path / "two") == numbers(tmp_path / "one")
     for line in ("seed 0, round 0, base", "seed 0, round 1, FT", "round 1, EIML exemplars=4"):
         assert line in err
+    logged = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*tfevents*")}
+    methods = ("base/round-0", "FT/round-1", "EIML_exemplars=4/round-1")
+    assert logged == {f"events/seed-0/{name}" for name in methods}
     runs = json.loads((tmp_path / "two" / "record.json").read_text())["runs"]
     assert {each["environment"].get("jobs") for each in runs} == {"2"}
-    rc, err = finish(start(*how, "--lr", "1e30", "--jobs", "2", "--out", "three", cwd=tmp_path))
+    rc, err = finish(start(*how, "--lr", "1e30", "--on", "local:2", "--out", "three", cwd=tmp_path))
     assert rc == 1
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("kedge: Round 0 (base) diverged in epoch 1: ")
@@ -188,7 +255,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_parent(tmp_path: Path, kill: signal.Signals) -> None:
     out = tmp_path / "run"
-    how = [*BENCH, *LONG, "--methods", "NU", "--seeds", "0", "1", "--out", out, "--jobs", "2"]
+    how = [*BENCH, *LONG, "--methods", "NU", "--seeds", "0", "1", "--out", out, "--on", "local:2"]
     process = start(*how, cwd=tmp_path)
     wait_until(lambda: len(workers_of(out)) == 2)
     process.send_signal(kill)

@@ -65,6 +65,16 @@ def test_record_is_read_back_as_it_was(file: Path) -> None:
     assert sum(line.startswith('{"seed"') for line in lines) == 6  # one line per run and pair
 
 
+def test_dfa_of_format_1_is_the_sum_over_the_features(file: Path) -> None:
+    text = file.read_text(encoding="utf-8").replace('"FT"', '"DFA"')
+    file.write_text(text.replace('"format": 2', '"format": 1'), encoding="utf-8")
+    earlier = Record.load(file)
+    assert earlier.methods == ("DFA reduction=sum", "IDA")
+    assert earlier.difference("IDA", "DFA reduction=sum", 1, "old").mean == 1.5
+    earlier.save(file)
+    assert Record.load(file) == earlier
+
+
 def test_means_and_differences_are_over_seeds() -> None:
     assert (RECORD.methods, RECORD.rounds, RECORD.seeds) == (("FT", "IDA"), (1,), (0, 1))
     score = RECORD.score("IDA", 1, "old")

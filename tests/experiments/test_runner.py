@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -123,6 +127,24 @@ def test_finished_experiment_is_not_done_again(
     assert run_experiment(tiny(), copy) == before
 
 
+def test_run_that_another_process_works_on_is_waited_for(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was given up for lost may still work: nothing is done a second time."""
+    before, run = (copy / "record.json").read_bytes(), copy / "seed-0" / "FT" / "round-1"
+    result, told = (run / "run.json").read_bytes(), SimpleQueue[str]()
+    (run / "run.json").unlink()
+    monkeypatch.setattr(seed_run, "train_round", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(seed_run, "_tell_waiting", lambda _, holder: told.put(holder))
+    with ThreadPoolExecutor() as pool:
+        with atomic_io.exclusive(run):
+            second = pool.submit(run_experiment, tiny(), copy)
+            assert told.get(timeout=60) == f" (process {os.getpid()} on {socket.gethostname()})"
+            (run / "run.json").write_bytes(result)
+        second.result(timeout=60)
+    assert (copy / "record.json").read_bytes() == before
+
+
 def test_seeds_that_are_added_later_have_other_classes(copy: Path) -> None:
     record = run_experiment(tiny(methods=("NU",), seeds=(1,)), copy)
     assert record.seeds == (0, 1)
@@ -162,8 +184,6 @@ def test_folder_that_cannot_be_used_is_named(copy: Path, tmp_path: Path) -> None
         pytest.raises(KedgeError, match="another kedge process"),
     ):
         run_experiment(tiny(), copy)
-    with pytest.raises(KedgeError, match="--jobs is 0"):
-        run_experiment(tiny(), copy, jobs=0)
     with pytest.raises(KedgeError, match="'vgg'"):
         run_experiment(tiny(backbone=BackboneConfig("vgg")), tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -217,6 +237,19 @@ def test_run_is_not_continued_with_classes_in_other_roles(
     with pytest.raises(KedgeError, match=r"split\.json: .*another split"):
         run_experiment(more, folder)
     assert not (folder / "seed-0" / "FT").exists()
+
+
+def test_run_of_an_early_version_is_not_continued_with_another_dfa(tmp_path: Path) -> None:
+    """Its default was the sum over the features."""
+    run_experiment(tiny(methods=("NU",)), tmp_path)
+    path = tmp_path / "experiment.json"
+    about = json.loads(path.read_text())
+    del about["format"]
+    path.write_text(json.dumps(about))
+    run_experiment(tiny(methods=("NU", "DFA lambda=0")), tmp_path)
+    path.write_text(json.dumps({**about, "methods": ["NU", "DFA"]}))
+    with pytest.raises(KedgeError, match="DFA reduction=sum"):
+        run_experiment(tiny(methods=("NU",)), tmp_path)
 
 
 # ── stopped and killed ───────────────────────────────────────────────────────────────────────

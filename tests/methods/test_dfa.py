@@ -25,7 +25,7 @@ def test_penalty_and_gradient(reduction: str, divisor: int) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_bad_option_is_named() -> None:
-    assert DirectFeatureAlignment().reduction == "sum"
+def test_default_and_bad_option() -> None:
+    assert DirectFeatureAlignment().reduction == "mean"
     with pytest.raises(KedgeError, match="reduction"):
         DirectFeatureAlignment(reduction="max")

@@ -13,13 +13,18 @@ RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 BENCHMARKS = {
     "flowers": "flowers",
     "flowers-scratch": "flowers",
+    "flowers-10-updates": "flowers-10-updates",
     "tiny-two-rounds": "tiny-imagenet-2-rounds",
     "tiny-rounds": "tiny-imagenet-16-rounds",
+    "tiny-rounds-seeds": "tiny-imagenet-16-rounds",
     "tiny-domain-pn": "tiny-imagenet-domain",
     "tiny-domain-ecm": "tiny-imagenet-domain",
     "tiny-domain-reverse-pn": "tiny-imagenet-domain-reverse",
     "tiny-domain-reverse-ecm": "tiny-imagenet-domain-reverse",
 }
+
+NOT_RUN_YET = {"tiny-rounds-seeds", "flowers-10-updates"}
+PRETRAINED = ("flowers", "flowers-10-updates")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -27,8 +32,8 @@ def test_a_recipe_is_what_its_name_and_its_header_say(path: Path) -> None:
     recipe, text = load_recipe(path), path.read_text(encoding="utf-8")
     assert f"kedge bench reproduction/recipes/{path.name} --data DATA" in text
     head = next((h for h in ("ecm", "ridge") if path.stem.endswith(f"-{h}")), "prototype")
-    head = "unit" if path.stem == "flowers" else head
-    seeds = (0, 1, 2) if "-seeds" in path.stem or path.stem == "flowers" else (0,)
+    head = "unit" if path.stem in PRETRAINED else head
+    seeds = (0, 1, 2) if "-seeds" in path.stem or path.stem in PRETRAINED else (0,)
     for experiment in recipe.experiments(recipe.base()).values():
         assert experiment.protocol == BENCHMARKS.get(path.stem, "tiny-imagenet")
         assert experiment.head.head == head
@@ -44,7 +49,7 @@ def test_every_replicate_of_a_recipe_has_its_settings(path: Path) -> None:
     expected = recipe.experiments(recipe.base())
     folders = sorted((ROOT / "records").glob(f"{path.stem}*/"))
     replicates = [f for f in folders if f.name.split(".")[0] == path.stem]
-    assert replicates
+    assert bool(replicates) != (path.stem in NOT_RUN_YET)
     for folder in replicates:
         records = RecordSet.load(folder)
         assert (records.name, records.paper) == (recipe.name, recipe.paper)

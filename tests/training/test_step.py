@@ -77,7 +77,7 @@ def slow_loss(
     loss = torch.stack(losses).mean()
     if name == "DFA":
         pairs = zip(z, old, strict=True)
-        loss = loss + LAMBDA * torch.stack([(a - b).square().sum() for a, b in pairs]).mean()
+        loss = loss + LAMBDA * torch.stack([(a - b).square().mean() for a, b in pairs]).mean()
     if name == "IDA":
         loss = loss + LAMBDA * slow_kl(slow_logits(old, anchors), slow_logits(z, anchors))
     if name == "EWC":

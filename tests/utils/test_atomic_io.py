@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import resource
 import socket
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -208,6 +211,27 @@ def test_error_names_the_holder_of_a_lock(tmp_path: Path) -> None:
     holder = f"{os.getpid()} on {socket.gethostname()}"
     for _ in range(2):  # who is refused leaves the name of the holder
         with exclusive(tmp_path), pytest.raises(KedgeError, match=holder), exclusive(tmp_path):
+            pass
+
+
+def test_lock_excludes_where_the_file_system_has_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the lock then. It may be old, and its process may run on another host, so that
+    here a process with its id has ended."""
+
+    def no_flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    lock = tmp_path / ".lock"
+    with warnings.catch_warnings(action="ignore"), exclusive(tmp_path):
+        os.utime(lock, (0, 0))
+        with pytest.raises(KedgeError, match=f"process {os.getpid()} on "), exclusive(tmp_path):
+            pass
+        elsewhere = "another.host"
+        lock.write_text(f"{2**22 + 1}\n{elsewhere}\n")
+        with pytest.raises(KedgeError, match=elsewhere), exclusive(tmp_path):
             pass
 
 

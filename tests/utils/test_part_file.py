@@ -56,6 +56,16 @@ def test_stale_part_files_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(tmp_path.iterdir()) == {path, named(own, str(os.getppid()))} | foreign
 
 
+def test_hosts_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many are called localhost; what differs is the system that runs."""
+    digits = set()
+    for boot in ("one", "two"):
+        (tmp_path / boot).write_text(boot)
+        monkeypatch.setattr(part_file, "BOOT_ID", tmp_path / boot)
+        digits.add(part_file.host_digits.__wrapped__())
+    assert len(digits) == 2
+
+
 def test_part_file_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user cannot guess its name, and if they could, what they point at is not written."""
     path, victim = tmp_path / "file", tmp_path / "victim"

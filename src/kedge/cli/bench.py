@@ -9,8 +9,16 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import count_text, load_pytorch, option, parse_count, say
-from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
+from kedge.cli.arguments import (
+    TensorBoard,
+    count_text,
+    load_pytorch,
+    option,
+    parse_count,
+    parsed_as,
+    say,
+)
+from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, Epochs, HeadConfig, Schedule
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
 
@@ -60,11 +68,11 @@ class Bench:
             metavar="METHOD ...",
             help="What to compare. A method with options is written in quotes: "
             "'IDA lambda=5', 'IDA anchors=all', 'IDA divergence=js temperature=4', "
-            "'EIML exemplars=60 choice=nearest', 'DFA reduction=mean'. Every method that trains "
+            "'EIML exemplars=60 choice=nearest', 'DFA reduction=sum'. Every method that trains "
             "takes ema=0.99 (averaged weights), batch_norm=frozen and merge=0.5 (weights half-way "
             "between the old and the new model), for the rounds after the first.",
         ),
-    ] = ("NU", "FT", "DFA", "IDA", "PAR")
+    ] = ("NU", "FT", "DFA", "IDA", "IDA+", "PAR")
     seeds: Annotated[tuple[int, ...], arg(metavar="SEED ...")] = (0,)
     """Each seed draws its own classes and initial weights; several show how much that matters."""
     data: Annotated[
@@ -83,7 +91,9 @@ class Bench:
     """Classes in each episode of the rounds after the first."""
     update_shots: Annotated[Count | None, option("N [MOST]", "as in the first round")] = None
     """Examples per class in each episode of the rounds after the first."""
-    update_epochs: Annotated[int | None, option("N", "as in the first round")] = None
+    update_epochs: Annotated[
+        int | None, parsed_as("update_epochs", Epochs | None), option("N", "as in the first round")
+    ] = None
     """Epochs in each of the rounds after the first."""
     test_ways: Annotated[tuple[str, ...], option("WAYS ...", "as in training")] = ()
     """Classes in the test episodes; several are all tested, 3-8 is a range."""
@@ -94,8 +104,16 @@ class Bench:
     head: HeadConfig = field(default_factory=HeadConfig)
     eval_episodes: int = 2000
     """Test episodes per pool; intervals shrink with the square root of their number."""
-    jobs: int = 1
-    """Methods and seeds to train at a time; faster with several GPUs, or NVIDIA MPS on one."""
+    on: Annotated[
+        str,
+        arg(
+            metavar="WHERE",
+            help="Where methods and seeds are trained: local (one after the other), local:4 (four "
+            "at a time, on several GPUs or with NVIDIA MPS), 'slurm:PARTITION gpus=1 cpus=8 "
+            "hours=24' or 'ray:ADDRESS gpus=1' (on machines that share the folder of --out).",
+        ),
+    ] = "local"
+    tensorboard: TensorBoard = None
 
     @classmethod
     def default(cls, args: list[str]) -> Bench:
@@ -117,13 +135,14 @@ class Bench:
     @classmethod
     def _experiment_fields(cls) -> set[str]:
         """Fields that `Experiment` has under the same names."""
-        return {f.name for f in fields(cls)} - {"name", "out", "jobs"}
+        return {f.name for f in fields(cls)} - {"name", "out", "on", "tensorboard"}
 
     def run(self, console: Console) -> None:
         load_pytorch()
         from kedge.cli.run_recipe import run_recipe
         from kedge.experiments.recipes import load_recipe
         from kedge.report.record_report import terminal_tables
+        from kedge.training.loggers import log_to_tensorboard
 
         recipe = load_recipe(self.name)
         values = {key: getattr(self, key) for key in self._experiment_fields()}
@@ -131,7 +150,7 @@ class Bench:
             values[key] = tuple(parse_count(option_name(key), text) for text in values[key])
         base = replace(recipe.base(), **values)
         folder = self.out or Path("runs") / recipe.name
-        with progress.display():
-            collection, page = run_recipe(recipe, base, folder, self.jobs)
+        with progress.display(), log_to_tensorboard(self.tensorboard):
+            collection, page = run_recipe(recipe, base, folder, self.on)
         console.print(terminal_tables(collection))
         say(console, f"Report: {page}")

@@ -24,7 +24,7 @@ REPORT = ("report.html", "table.md", "table.tex", "figures")
 
 
 def run_recipe(
-    recipe: Recipe, base: Experiment, folder: str | Path, jobs: int = 1
+    recipe: Recipe, base: Experiment, folder: str | Path, on: str = "local"
 ) -> tuple[RecordSet, Path]:
     """Do what is not done yet; returns the records and the path of the report."""
     folder = Path(folder)
@@ -37,7 +37,7 @@ def run_recipe(
     for number, (part, experiment) in enumerate(experiments.items(), 1):
         prefix = f"part {number} of {len(experiments)}, {part}"
         with progress.line_prefix(prefix) if part else nullcontext():
-            records[part] = run_experiment(experiment, folder / folders[part], jobs)
+            records[part] = run_experiment(experiment, folder / folders[part], on)
     record_set = RecordSet(recipe.name, recipe.title, recipe.paper, records)
     record_set.save_index(folder)
     return record_set, write_record_set(record_set, folder)

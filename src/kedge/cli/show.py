@@ -76,6 +76,8 @@ def _show(console: Console, about: dict[str, Any]) -> None:
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
         f"({format_bytes(anchors['bytes'])}){', and class means' if about['places'] else ''}",
     }
+    if (privacy := about["private"]) is not None:
+        lines["private"] = _private(privacy)
     for title, text in lines.items():
         if text:
             say(console, f"{title:8} {text}")
@@ -97,6 +99,14 @@ def _origin(origin: dict[str, str] | None, frozen: list[str]) -> str:
     if frozen:
         parts.append(f"{pluralize(len(frozen), 'part')} of it frozen")
     return ", ".join(parts)
+
+
+def _private(privacy: dict[str, Any]) -> str:
+    noise = f"noise {privacy['noise']:g}" if privacy["noise"] else "no noise"
+    return (
+        f"written with --private: no paths, {privacy['min_images']} images of each class or more, "
+        f"{noise} (docs/privacy.md)"
+    )
 
 
 def _text(text: str) -> str:

@@ -13,8 +13,10 @@ from kedge.cli.arguments import (
     Json,
     NewModelFile,
     Picture,
+    PrivacyArguments,
     ReadingArguments,
     Strict,
+    TensorBoard,
     TrainArguments,
     Validation,
     load_pytorch,
@@ -48,18 +50,26 @@ class Train:
     ] = None
     strict: Strict = False
     picture: Picture = True
+    tensorboard: TensorBoard = None
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
+    privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
     training: TrainArguments = field(default_factory=TrainArguments)
 
     def run(self, console: Console) -> None:
         load_pytorch(images=[self.data, *([] if self.val is None else [self.val])], line=True)
         from kedge import api
         from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
+        from kedge.training.loggers import log_to_tensorboard
 
-        check_save_memory(self.save_memory)
-        with progress.display(), lock_output(self.out, self.picture) as output:
-            options = asdict(self.training)
+        privacy = self.privacy.privacy()
+        check_save_memory(self.save_memory, privacy)
+        with (
+            progress.display(),
+            log_to_tensorboard(self.tensorboard),
+            lock_output(self.out, self.picture) as output,
+        ):
+            options = asdict(self.training) | {"private": privacy or False}
             data = self.reading.delivery(self.data, self.strict)
             model = api.train(data, val=self.val, checkpoint=output.checkpoint, **options)
             if self.save_memory is not None:

@@ -15,9 +15,11 @@ from kedge.cli.arguments import (
     NewModelFile,
     OwnBackbone,
     Picture,
+    PrivacyArguments,
     ReadingArguments,
     RoundArguments,
     Strict,
+    TensorBoard,
     Validation,
     load_model,
     load_pytorch,
@@ -63,8 +65,10 @@ class Update:
     backbone: OwnBackbone = None
     strict: Strict = False
     picture: Picture = True
+    tensorboard: TensorBoard = None
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
+    privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
     training: RoundArguments = field(default_factory=RoundArguments)
 
     def run(self, console: Console) -> None:
@@ -73,14 +77,22 @@ class Update:
         from kedge import api
         from kedge.cli import model_output
         from kedge.methods.registry import parse_method
+        from kedge.training.loggers import log_to_tensorboard
         from kedge.training.user_settings import default_method
 
         model_output.check_save_memory(self.save_memory)
         model = load_model(self.model, self.backbone)
         method = self.method or default_method(model)
         save_for = self.save_memory or method
+        privacy = self.privacy.privacy(model)
+        model_output.check_memory_is_allowed(save_for, privacy)
         options = asdict(self.training) | {"method": self.method, "val": self.val}
-        with progress.display(), model_output.lock_output(self.out, self.picture) as output:
+        options |= {"private": privacy or False}
+        with (
+            progress.display(),
+            log_to_tensorboard(self.tensorboard),
+            model_output.lock_output(self.out, self.picture) as output,
+        ):
             owner, kept = model_output.load_memory(self.model, model)
             memory, before = (
                 kept if model_output.method_name(each) == owner else {}

@@ -41,7 +41,7 @@ class Experiment:
     """Methods, benchmark, seeds and settings. The defaults are those of `kedge bench`."""
 
     protocol: str = "drawings"
-    methods: tuple[str, ...] = ("NU", "FT", "DFA", "IDA", "PAR")
+    methods: tuple[str, ...] = ("NU", "FT", "DFA", "IDA", "IDA+", "PAR")
     seeds: tuple[Seed, ...] = (0,)
     episode: EpisodeShape = field(default_factory=EpisodeShape)
     schedule: Schedule = SHORT

@@ -24,7 +24,8 @@ from kedge.utils.config_io import from_dict, parse_json
 from kedge.utils.ranges import Amount, Round, Total
 from kedge.utils.regular_file import read_text
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
+EARLIER_METHODS = {"DFA": "DFA reduction=sum"}  # of format 1: what they are called now
 INDEX = "recipe.json"  # of a record set
 # Parts of a record's config, and the keys that reports need.
 SETTINGS: dict[str, tuple[type, set[str]]] = {
@@ -152,6 +153,19 @@ class Record:
         reverse = [p.difference for p in at if (p.a, p.b) == (b, a)]
         return average(forward or [replace(d, mean=-d.mean) for d in reverse])
 
+    def _with_current_methods(self) -> Record:
+        """This record of format 1 with the names that its methods have now."""
+
+        def now(method: str) -> str:
+            return EARLIER_METHODS.get(method, method)
+
+        config = self.config
+        if isinstance(methods := config.get("methods"), list):
+            config = {**config, "methods": [*map(now, methods)]}
+        runs = tuple(replace(run, method=now(run.method)) for run in self.runs)
+        pairs = tuple(replace(pair, a=now(pair.a), b=now(pair.b)) for pair in self.pairs)
+        return replace(self, config=config, runs=runs, pairs=pairs)
+
     def save(self, path: str | Path) -> None:
         # One line per run and pair, so that diffs are readable.
         to_json = functools.partial(json.dumps, ensure_ascii=False)
@@ -166,7 +180,9 @@ class Record:
     def load(cls, path: str | Path) -> Record:
         data = _read_json(Path(path), "record")
         try:
-            record = from_dict(cls, data)
+            record = from_dict(cls, {**data, "format": RECORD_FORMAT})
+            if data["format"] == 1:
+                record = record._with_current_methods()
             for name in SETTINGS.keys() & record.config.keys():
                 kind, needed = SETTINGS[name]
                 from_dict(kind, record.config[name])
@@ -239,8 +255,8 @@ def _read_json(path: Path, what: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise KedgeError(f"{path}: not a readable kedge {what} ({reason}).") from None
-    if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
-        raise KedgeError(f"{path}: not a kedge {what} of format {RECORD_FORMAT}.")
+    if not isinstance(data, dict) or data.get("format") not in (1, RECORD_FORMAT):
+        raise KedgeError(f"{path}: not a kedge {what} of format 1 to {RECORD_FORMAT}.")
     return data
 
 

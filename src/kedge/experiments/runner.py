@@ -13,35 +13,39 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from kedge.benchmarks import get_protocol
 from kedge.errors import KedgeError, require
 from kedge.experiments.experiment import Experiment, check_experiment
 from kedge.experiments.jobs import run_jobs
-from kedge.experiments.records import Record
+from kedge.experiments.launchers import parse_launcher
+from kedge.experiments.records import EARLIER_METHODS, RECORD_FORMAT, Record
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
 from kedge.models.model_file import current_spec
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import exclusive, write_text_atomically
-from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict, validated
-from kedge.utils.ranges import Range
+from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict
 from kedge.utils.regular_file import read_text
 
 
 @progress.shown
-def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) -> Record:
+def run_experiment(experiment: Experiment, folder: str | Path, on: str = "local") -> Record:
     """Do what is not done yet of an experiment, and return the record of all of it.
 
-    With several jobs, as many methods and seeds are trained at the same time.
+    Args:
+        on: where methods and seeds are trained: "local", in this process; "local:4", in four
+            processes of this machine; "slurm:PARTITION gpus=1" or "ray:ADDRESS", on the machines of
+            a cluster, which share the folder.
     """
     distributed.init()
-    jobs = validated("--jobs", Annotated[int, Range(1, 1000)], jobs)
-    require(jobs == 1 or distributed.world_size() == 1, "--jobs: start it without torchrun.")
+    launcher = parse_launcher(on)
+    alone = launcher.in_this_process
+    require(alone or distributed.world_size() == 1, f"--on {on}: start it without torchrun.")
     folder = Path(folder)
-    if jobs == 1 and not (folder / "record.json").exists():
+    if alone and not (folder / "record.json").exists():
         load_compiler_in_background()
     images = check_experiment(experiment).fingerprint
     with exclusive(folder):
@@ -51,10 +55,11 @@ def run_experiment(experiment: Experiment, folder: str | Path, jobs: int = 1) ->
         n_rounds = sum(seed.n_rounds_to_train(methods) for seed in seeds)
         name = f"{joined.protocol}: episodes"
         with progress.task(name, n_rounds * joined.episodes_per_round) as tick:
-            if jobs > 1:
+            if not alone:
                 bases_first = [(some, seed) for some in ([BASE], methods) for seed in seeds]
                 open_jobs = [job for some, seed in bases_first for job in seed.open_jobs(some)]
-                run_jobs(folder, open_jobs, jobs, tick)
+                if open_jobs:
+                    run_jobs(folder.resolve(), open_jobs, launcher, tick)
             runs = [run for seed in seeds for run in seed.runs(methods, tick)]
         protocol = get_protocol(joined.protocol)
         record = Record(
@@ -83,26 +88,38 @@ def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experime
             f"{path}: is missing, so the options with which {run} was made are unknown; use "
             "another --out."
         )
-    settings = {**to_dict(experiment), "images": images}
+    settings = {**to_dict(experiment), "images": images, "format": RECORD_FORMAT}
     write_text_atomically(path, json.dumps(settings, indent=1) + "\n")
     return experiment
 
 
-def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
+def read_experiment(path: Path) -> tuple[Experiment, str | None, int]:
+    """The experiment of a folder, the fingerprint of its images (None in early versions), and the
+    format of its records."""
     try:
         saved = parse_json(read_text(path))
         require(isinstance(saved, dict), "it holds no settings")
-        saved_images = saved.pop("images", images)
+        images, format = saved.pop("images", None), saved.pop("format", 1)
         with suppress(LookupError, TypeError, AttributeError):  # from_dict names what is wrong
             saved["head"]["head"] = current_spec(saved["head"]["head"])
             saved["methods"] = [*map(current_spec, saved["methods"])]
-        earlier = from_dict(Experiment, saved)
+        return from_dict(Experiment, saved), images, format
     except (OSError, ValueError, RecursionError, KedgeError) as error:
         raise KedgeError(f"{path}: damaged ({error}); use another --out.") from None
-    if saved_images != images:
+
+
+def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
+    earlier, saved_images, format = read_experiment(path)
+    if saved_images not in (None, images):
         raise KedgeError(
             f"{path.parent}: holds an experiment on other images than "
             f"{experiment.data or experiment.protocol} has now; choose another folder with --out."
+        )
+    if renamed := (EARLIER_METHODS.keys() & set(earlier.methods) if format == 1 else ()):
+        name = min(renamed)
+        raise KedgeError(
+            f"{path.parent}: began with an earlier version, where {name} was what is now "
+            f"'{EARLIER_METHODS[name]}'; choose another folder with --out."
         )
     joined = replace(
         experiment,

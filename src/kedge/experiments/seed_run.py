@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,10 +40,11 @@ from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
+from kedge.training.loggers import file_name
 from kedge.training.round import RoundResult, memory_after_round, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
-from kedge.utils.atomic_io import load_tensors, save_tensors, write_text_atomically
+from kedge.utils.atomic_io import exclusive, load_tensors, save_tensors, write_text_atomically
 from kedge.utils.env import environment, peak_memory_mb, reset_peak_memory
 from kedge.utils.progress import Tick
 from kedge.utils.regular_file import read_text
@@ -85,12 +86,21 @@ class SeedRun:
 
     def open_jobs(self, methods: list[Method]) -> list[Job]:
         """A job for each method that has something left to train or test."""
-        base = Job(self.seed, BASE.label)
+        base = Job(self.seed, BASE.label, result=self.result_of(BASE))
         return [
-            Job(self.seed, method.label, after=None if method.from_scratch else base)
+            Job(
+                self.seed,
+                method.label,
+                after=None if method.from_scratch else base,
+                result=self.result_of(method),
+            )
             for method in methods
             if self._n_open_rounds(method)
         ]
+
+    def result_of(self, method: Method) -> Path:
+        """The file that is written when all rounds of a method are done."""
+        return self._folder_of(method, self._rounds_of(method)[-1]) / "run.json"
 
     def _n_open_rounds(self, method: Method) -> int:
         folders = [self._folder_of(method, round) for round in self._rounds_of(method)]
@@ -125,8 +135,8 @@ class SeedRun:
         return found
 
     def _folder_of(self, method: Method, round: int) -> Path:
-        name = re.sub(r"[^\w.=+-]+", "_", method.label)
-        return self.folder / name if round == 0 else self.folder / name / f"round-{round}"
+        folder = self.folder / file_name(method.label)
+        return folder if round == 0 else folder / f"round-{round}"
 
     def _config(self, round: int) -> TrainConfig:
         shape = self.experiment.update_episode if round else self.experiment.episode
@@ -138,17 +148,23 @@ class SeedRun:
     def _run(self, method: Method, round: int, tick: Tick) -> Run:
         """Train and test, unless that was done before."""
         folder = self._folder_of(method, round)
-        done, checkpoint = folder / "run.json", folder / "training.safetensors"
-        if done.exists():
-            checkpoint.unlink(missing_ok=True)  # the run was killed just before it did this
-            return load_run(done)
+        if not (folder / "run.json").exists():
+            # A worker that was given up for lost, on another machine, may still be at it.
+            with exclusive(folder, on_wait=partial(_tell_waiting, folder)):
+                if not distributed.broadcast((folder / "run.json").exists()):
+                    return self._do(method, round, folder, tick)
+        # The run may have been killed just before it did this.
+        (folder / "training.safetensors").unlink(missing_ok=True)
+        return load_run(folder / "run.json")
+
+    def _do(self, method: Method, round: int, folder: Path, tick: Tick) -> Run:
         reset_peak_memory()
         result = self._train(method, round, folder, tick)
         peak = peak_memory_mb() if result.history else 0.0
         run = self._test(method, round, result, peak, folder)
         text = json.dumps(asdict(run), indent=1) + "\n"
-        write_text_atomically(done, text)
-        checkpoint.unlink(missing_ok=True)
+        write_text_atomically(folder / "run.json", text)
+        (folder / "training.safetensors").unlink(missing_ok=True)
         best = max((epoch.val_accuracy for epoch in run.history), default=0.0)
         took = f"{run.seconds:.0f} s, validation {best:.1f}%"
         summary = took if run.history else "no training"
@@ -272,3 +288,7 @@ class SeedRun:
         shape = self.experiment.episode
         uses = method.alignment.anchors_per_step(shape.ways[1], shape.ways[1])
         return kept / len(model.classes) + (model.anchors[0].numel() * 4.0 if uses else 0.0)
+
+
+def _tell_waiting(folder: Path, holder: str) -> None:
+    progress.note(f"{folder}: waiting for another kedge process{holder}, which works here")

@@ -1,45 +1,54 @@
-"""A process that does one job of an experiment; started by `kedge.experiments.jobs`."""
+"""A process that does one job of an experiment; started by a launcher (`launchers.base`)."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 from threading import Thread
 
-from kedge.errors import KedgeError
-from kedge.experiments.experiment import Experiment
-from kedge.experiments.jobs import DONE
+from kedge.errors import KedgeError, require
+from kedge.experiments.jobs import BEGUN, DONE, wait_for_file
+from kedge.experiments.runner import read_experiment
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
+from kedge.training.loggers import log_to_tensorboard
 from kedge.training.step import load_compiler_in_background
 from kedge.utils import progress
-from kedge.utils.config_io import from_dict, parse_json
 from kedge.utils.process import keep_freed_memory, prepare_streams, shorten_warnings
-from kedge.utils.regular_file import read_text
 
 
 def main() -> None:
-    """Do one job, whose parent holds the lock; progress and errors go to standard output."""
+    """Do one job, whose starter holds the lock; progress and errors go to standard output."""
     Thread(target=_exit_with_parent, daemon=True).start()
     keep_freed_memory()
     prepare_streams()
     shorten_warnings()
+    print(BEGUN, flush=True)
     load_compiler_in_background()
-    folder, seed, method, n_workers = sys.argv[1:]
+    folder, seed, method, n_sharing, events = sys.argv[1:]
     try:
-        with progress.display():
-            saved = parse_json(read_text(Path(folder, "experiment.json")))
-            del saved["images"]
-            experiment, own = from_dict(Experiment, saved), Path(folder, f"seed-{seed}")
-            run = SeedRun(experiment, int(seed), own, int(n_workers))
-            run.runs_of(
-                BASE if method == BASE.label else parse_method(method),
-                lambda n: print(f"{DONE}{n}", flush=True),
-            )
+        with progress.display(), log_to_tensorboard(events or None):
+            _do_job(Path(folder), int(seed), method, int(n_sharing))
     except KedgeError as error:
         print(f"kedge: {progress.printable(str(error), one_line=True)}", flush=True)
         sys.exit(1)
+
+
+def _do_job(folder: Path, seed: int, label: str, n_sharing: int) -> None:
+    settings = folder / "experiment.json"
+    require(
+        wait_for_file(settings),
+        f"{settings}: is not on {socket.gethostname()}; all machines need the folder of --out "
+        "under the same path.",
+    )
+    experiment, _, _ = read_experiment(settings)
+    run = SeedRun(experiment, seed, folder / f"seed-{seed}", n_sharing)
+    method = BASE if label == BASE.label else parse_method(label)
+    if not method.from_scratch:
+        wait_for_file(run.result_of(BASE))
+    run.runs_of(method, lambda n: print(f"{DONE}{n}", flush=True))
 
 
 def _exit_with_parent() -> None:

@@ -52,7 +52,7 @@ def render_model(about: dict[str, Any], lineage: Sequence[LineageEntry]) -> str:
         title=Path(about["file"]).name,
         sentences=[_about(about)],
         headlines=[_headline(last) if last else NOT_MEASURED],
-        rounds=_rounds_table(lineage),
+        rounds=rounds_table(lineage),
         outcome=last and outcome_table(last),
         earlier=[(_headline(entry), outcome_table(entry)) for entry in reversed(measured[:-1])],
         history=history_table(lineage, max_origins=None) if measured[1:] else None,
@@ -76,7 +76,8 @@ def _about(about: dict[str, Any]) -> str:
     )
 
 
-def _rounds_table(lineage: Sequence[LineageEntry]) -> Table:
+def rounds_table(lineage: Sequence[LineageEntry]) -> Table:
+    """Data, method and validation of each round."""
     rows = []
     for entry in lineage:
         n_classes = len(entry.classes) + len(entry.untrained)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.evaluation.naming import rounds_of_origin
+from kedge.models import model_file
 from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.models.model_file import ModelContents
 from kedge.utils.atomic_io import file_version
@@ -18,7 +19,7 @@ from kedge.utils.regular_file import open_regular
 
 def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
     """Everything but the numbers of weights and anchors. Needs no code of the user's."""
-    config, anchors = model.config, model.anchors
+    config, anchors, file = model.config, model.anchors, model_file.find(file)
     status = file.stat()
     if model.own_backbone:
         n_weights = model.n_weights
@@ -51,6 +52,7 @@ def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
             "bytes": anchors.numel() * anchors.element_size(),
         },
         "places": model.class_means is not None,
+        "private": None if model.privacy is None else asdict(model.privacy),
         "lineage": [asdict(entry) for entry in model.lineage],
         "classes": [
             {"name": name, "round": rounds[name], "images": images.get(name)}

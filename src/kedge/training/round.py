@@ -33,6 +33,7 @@ from kedge.models.model import Model
 from kedge.models.model_file import LineageEntry
 from kedge.models.trainable import trainable_copy, trained_names
 from kedge.training.checkpoint import OTHER_RUN, Checkpoint
+from kedge.training.loggers import log_epoch
 from kedge.training.loop import EpochRunner
 from kedge.training.step import ExecutionMode, TrainStep
 from kedge.training.validation import (
@@ -139,6 +140,7 @@ def train_round(
         # The last epoch is always saved: anchors and tests, which follow, may take long.
         if checkpoint is not None and (state.ended() or distributed.broadcast(state.worth_saving)):
             state.save(checkpoint, identity)
+        log_epoch(config.seed, method.label, round_data.round, point)
     if (n_skipped := schedule.epochs - len(state.history)) > 0:
         tick(n_skipped * schedule.episodes)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from kedge.errors import KedgeError, NameTakenError, require
@@ -40,6 +40,7 @@ READ_BYTES = 1 << 20  # at a time
 # PyTorch raises a RuntimeError or TypeError for shapes such as 0 × 2⁶⁴−1, which safetensors allows.
 UNREADABLE = (SafetensorError, ValueError, OSError, RuntimeError, TypeError, MemoryError)
 Write = Callable[[BinaryIO], object]  # fills an open file
+OnWait = Callable[[str], object]  # gets ' (process 123 on HOST)', or '' if that is unknown
 Replace = bool | Callable[[Path], bool]  # whether an existing file may be replaced
 
 
@@ -268,17 +269,25 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def exclusive(
-    folder: Path, name: str = ".lock", file: Path | None = None
+    folder: Path, name: str = ".lock", file: Path | None = None, on_wait: OnWait | None = None
 ) -> AbstractContextManager[None]:
     """A `file_lock` that rank 0 holds for all ranks."""
-    return file_lock(folder, name, file=file) if distributed.rank() == 0 else nullcontext()
+    if distributed.rank() != 0:
+        return nullcontext()
+    return file_lock(folder, name, file=file, on_wait=on_wait)
 
 
 @contextmanager
 def file_lock(
-    folder: Path, name: str, timeout: float = 0.0, file: Path | None = None
+    folder: Path,
+    name: str,
+    timeout: float = 0.0,
+    file: Path | None = None,
+    advice: str = "wait for it or use another --out",
+    on_wait: OnWait | None = None,
 ) -> Iterator[None]:
-    """Hold a lock, after at most `timeout` seconds (forever if negative); errors name `file`."""
+    """Hold a lock, after at most `timeout` seconds (forever if negative); errors name `file`. With
+    `on_wait`, wait forever after having told it who holds the lock."""
     lock_file = folder / name
     try:
         make_folder(folder)
@@ -288,30 +297,38 @@ def file_lock(
         except Timeout:
             # FileLock also times out if no file can be created, as in /proc; this raises OSError.
             with TemporaryFile(dir=folder):
+                holder = _holder(lock_file)
+            if on_wait is None:
                 raise KedgeError(
-                    f"{file or folder}: another kedge process{_holder(lock_file)} is working here; "
-                    "wait for it or use another --out."
+                    f"{file or folder}: another kedge process{holder} is working here; {advice}."
                 ) from None
-        _sign(lock_file)
+            on_wait(holder)
+            lock.acquire(timeout=-1, poll_interval=1)
+        # Without flock in the file system the file itself is the lock, and filelock's own words in
+        # it say who holds it; with others it would count as abandoned after two seconds.
+        own_words = isinstance(lock, SoftFileLock)
+        if not own_words:
+            _sign(lock_file)
     except OSError as error:
         raise KedgeError(f"{folder}: cannot write here ({error.strerror or error}).") from None
     try:
         yield
     finally:
-        with suppress(OSError):  # the folder may have become read-only
-            lock_file.unlink(missing_ok=True)
+        if not own_words:
+            with suppress(OSError):  # the folder may have become read-only
+                lock_file.unlink(missing_ok=True)
         lock.release()
 
 
 def _sign(lock_file: Path) -> None:
     """Say in a lock that this process holds who holds it: the folder may be shared by hosts."""
     with suppress(OSError), open(lock_file, "wb", opener=without_links) as file:
-        file.write(f"{os.getpid()} on {socket.gethostname()}\n".encode())
+        file.write(f"{os.getpid()}\n{socket.gethostname()}\n".encode())
 
 
 def _holder(lock_file: Path) -> str:
     """' (process 123 on HOST)'; empty for a lock of an earlier version."""
     with suppress(OSError, ValueError), open_regular(lock_file) as file:
-        text = file.read(200).decode().strip()
-        return f" (process {text})" if text else ""
+        process, host, *_ = file.read(500).decode().split("\n")
+        return f" (process {process} on {host})"
     return ""

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 ABANDONED = 24 * 3600.0  # seconds since the last write of a part file of another host
 LONGEST_NAME = 200  # bytes of a name that the name of its part file repeats
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 # Of renameat2 (Linux) and renamex_np (macOS).
 AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCL = -100, 1, 4
@@ -50,11 +51,14 @@ def without_links(path: str, flags: int) -> int:
 
 @functools.cache
 def host_digits() -> str:
-    """Eight digits that differ between hosts, and between containers of one host."""
-    namespace = ""
-    with suppress(OSError):  # process ids are those of a namespace
-        namespace = os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
+    """Eight digits that differ between hosts, also those of one name, between starts of a host, and
+    between containers of one host: where process ids mean something else."""
+    words = [socket.gethostname()]
+    with suppress(OSError):
+        words.append(os.readlink("/proc/self/ns/pid"))
+    with suppress(OSError):
+        words.append(BOOT_ID.read_text())
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:8]
 
 
 def _shortened(name: str) -> str:
