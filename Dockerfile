@@ -6,7 +6,7 @@
 # The first start prints a link with a token for each role. Everything lies in the volume /project.
 FROM python:3.12-slim
 
-COPY pyproject.toml constraints.txt README.md LICENSE NOTICE /build/
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE NOTICE /build/
 COPY src /build/src
 RUN PIP_CONSTRAINT=/build/constraints.txt pip install --no-cache-dir "/build[serve,pretrained]" \
     && rm -r /build \

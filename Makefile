@@ -100,7 +100,10 @@ audit: .venv/tools/installed
 SBOM = dist/kedge-$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/kedge/__init__.py).cdx.json
 sbom: .venv/tools/installed .venv/installed
 	mkdir -p dist
-	$(TOOLS)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(SBOM) .venv
+	$(TOOLS)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(SBOM).part .venv
+# Without the path of this folder, from which kedge is installed.
+	sed 's|file://$(CURDIR)|.|' $(SBOM).part > $(SBOM)
+	rm $(SBOM).part
 	@echo $(SBOM)
 
 clean:
