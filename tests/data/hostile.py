@@ -338,6 +338,22 @@ def parquet_large_page(folder: Path) -> Path:
 
 
 @generator
+def parquet_many_large_pages(folder: Path) -> Path:
+    """Pages of 128 MB in 40 row groups, in 200 kB: each is read within the limits."""
+    folder.mkdir(parents=True)
+    file = io.BytesIO()
+    images = pa.array([bytes(1 << 26)] * 2, pa.binary())
+    table = pa.table({"image": images, "label": pa.array([0, 1])})
+    options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+    with pq.ParquetWriter(file, table.schema, **options) as writer:
+        for _ in range(40):
+            writer.write_table(table)
+    size = pq.ParquetFile(file).metadata.row_group(0).total_byte_size
+    (folder / "x.parquet").write_bytes(understated(file.getvalue(), size))
+    return folder / "x.parquet"
+
+
+@generator
 def parquet_many_rows(folder: Path) -> Path:
     """Twenty million rows of one label and one image."""
     folder.mkdir(parents=True)

@@ -151,9 +151,7 @@ def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
         require(valid, "its places are not one row of float32 for each class")
     _check_finite(anchors, *([] if class_means is None else [class_means]))
     n_rounds = len(about["lineage"])
-    require(
-        n_rounds <= MOST_ROUNDS, f"it has {n_rounds:,} rounds, more than {MOST_ROUNDS:,}"
-    )
+    require(n_rounds <= MOST_ROUNDS, f"it has {n_rounds:,} rounds, more than {MOST_ROUNDS:,}")
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
     ascending = all(a.round < b.round for a, b in itertools.pairwise(lineage))
     require(ascending, "its rounds are not in ascending order")
