@@ -147,6 +147,17 @@ def many_bad_jpegs(folder: Path) -> Path:
 
 
 @generator
+def many_slow_jpegs(folder: Path) -> Path:
+    """300 of 600 bytes, each of which takes a third of a second, and none too long."""
+    folder.mkdir(parents=True)
+    image = jpeg_start(7000, 7000, 3) + jpeg_scan([1, 2, 3], 0, 0) * 30 + b"\xff\xd9"
+    with zipfile.ZipFile(folder / "x.zip", "w") as archive:
+        for i in range(300):
+            archive.writestr(f"{'ab'[i % 2]}/{i}.jpg", image)
+    return folder / "x.zip"
+
+
+@generator
 def tiff_of_one_strip(folder: Path) -> Path:
     """A strip that claims 4 GiB."""
     values = {
