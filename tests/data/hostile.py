@@ -147,6 +147,17 @@ def many_bad_jpegs(folder: Path) -> Path:
 
 
 @generator
+def many_slow_jpegs(folder: Path) -> Path:
+    """300 of 600 bytes, each of which takes a third of a second, and none too long."""
+    folder.mkdir(parents=True)
+    image = jpeg_start(7000, 7000, 3) + jpeg_scan([1, 2, 3], 0, 0) * 30 + b"\xff\xd9"
+    with zipfile.ZipFile(folder / "x.zip", "w") as archive:
+        for i in range(300):
+            archive.writestr(f"{'ab'[i % 2]}/{i}.jpg", image)
+    return folder / "x.zip"
+
+
+@generator
 def tiff_of_one_strip(folder: Path) -> Path:
     """A strip that claims 4 GiB."""
     values = {
@@ -332,6 +343,22 @@ def parquet_large_page(folder: Path) -> Path:
     images = pa.array([bytes(1 << 26)] * 10)
     table = pa.table({"image": images, "label": pa.array([0, 1] * 5)})
     pq.write_table(table, file, compression="zstd", use_dictionary=False, write_statistics=False)
+    size = pq.ParquetFile(file).metadata.row_group(0).total_byte_size
+    (folder / "x.parquet").write_bytes(understated(file.getvalue(), size))
+    return folder / "x.parquet"
+
+
+@generator
+def parquet_many_large_pages(folder: Path) -> Path:
+    """Pages of 128 MB in 40 row groups, in 200 kB: each is read within the limits."""
+    folder.mkdir(parents=True)
+    file = io.BytesIO()
+    images = pa.array([bytes(1 << 26)] * 2, pa.binary())
+    table = pa.table({"image": images, "label": pa.array([0, 1])})
+    options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+    with pq.ParquetWriter(file, table.schema, **options) as writer:
+        for _ in range(40):
+            writer.write_table(table)
     size = pq.ParquetFile(file).metadata.row_group(0).total_byte_size
     (folder / "x.parquet").write_bytes(understated(file.getvalue(), size))
     return folder / "x.parquet"

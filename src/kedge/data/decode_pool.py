@@ -29,6 +29,8 @@ from kedge.utils.regular_file import open_regular
 
 DAMAGED = "no image, or damaged"
 MEMORY = 448 << 20  # bytes for all decoders together, beyond their start
+# The slowest honest images, which are large and nearly empty, take no longer on the average.
+USUAL_SECONDS, USUAL_BYTES_PER_SECOND = 0.005, 50_000
 WALL_SECONDS = 30.0  # for one image, and more for those that may take more processor time
 LARGEST_IMAGE = 1 << 28  # bytes of a file
 REQUEST_BYTES = 1 << 23  # of images that are read before they are sent to a worker
@@ -52,13 +54,14 @@ class Decoded(NamedTuple):
     header: ImageHeader | None
     pixels: UInt8[np.ndarray, "c h w"] | None
     reason: str = ""  # why there are no pixels
+    seconds: float = 0.0  # of processor time, of an image that was decoded or not
 
 
-OnStop = Callable[[int], None]
+Charge = Callable[[int, float], None]
 
 
-def ignore(position: int) -> None:
-    """Nothing happens when an image ends its worker."""
+def ignore(position: int, overtime: float) -> None:
+    """Nothing happens, however long an image takes."""
 
 
 def n_workers() -> int:
@@ -69,22 +72,23 @@ def n_workers() -> int:
 
 
 def decode_each(
-    images: Sequence[RawImage], spec: ImageSpec, on_stop: OnStop = ignore
+    images: Sequence[RawImage], spec: ImageSpec, charge: Charge = ignore
 ) -> list[Decoded]:
     """Decode images; the worker's death, an exceeded limit or damage costs one of them.
 
-    `on_stop` is called with the position of an image that ended its worker, and may raise. Raises
-    KedgeError if a file cannot be read for a reason that may not last, or if no worker can be
-    started.
+    `charge` is called with the position of each image that a worker was given, and with its
+    processor time beyond what images of so many bytes take; infinity, if it ended its worker. It
+    may raise. Raises KedgeError if a file cannot be read for a reason that may not last, or if no
+    worker can be started.
     """
-    return _decode_each(images, spec, on_stop)
+    return _decode_each(images, spec, charge)
 
 
-def read_headers(images: Sequence[RawImage], on_stop: OnStop = ignore) -> list[ImageHeader | None]:
+def read_headers(images: Sequence[RawImage], charge: Charge = ignore) -> list[ImageHeader | None]:
     """Headers only, without `turned`; None for an image that has none."""
-    heads = _decode_each(images, None, on_stop, HEAD_BYTES)
+    heads = _decode_each(images, None, charge, HEAD_BYTES)
     retried = [i for i, head in enumerate(heads) if head.header is None and not head.reason]
-    again = _decode_each([images[i] for i in retried], None, lambda i: on_stop(retried[i]))
+    again = _decode_each([images[i] for i in retried], None, lambda i, t: charge(retried[i], t))
     for i, whole in zip(retried, again, strict=True):
         heads[i] = whole
     return [head.header for head in heads]
@@ -98,7 +102,7 @@ def start_worker() -> None:
 def _decode_each(
     images: Sequence[RawImage],
     spec: ImageSpec | None,
-    on_stop: OnStop,
+    charge: Charge,
     n_bytes: int = LARGEST_IMAGE + 1,
 ) -> list[Decoded]:
     results: dict[int, Decoded] = {}
@@ -106,7 +110,7 @@ def _decode_each(
 
     def decode_encoded() -> None:
         numbers, contents = list(encoded), list(encoded.values())
-        decoded = _decode_encoded(contents, spec, lambda i: on_stop(numbers[i]), n_bytes)
+        decoded = _decode_encoded(contents, spec, lambda i, t: charge(numbers[i], t), n_bytes)
         results.update(zip(numbers, decoded, strict=True))
         encoded.clear()
 
@@ -151,34 +155,36 @@ def _read(path: Path, n_bytes: int) -> bytes:
 
 
 def _decode_encoded(
-    contents: Sequence[bytes], spec: ImageSpec | None, on_stop: OnStop, n_bytes: int
+    contents: Sequence[bytes], spec: ImageSpec | None, charge: Charge, n_bytes: int
 ) -> list[Decoded]:
     """Decode images in a worker with the usual memory, and those that fail alone with more."""
     results: list[Decoded] = []
     usual = MEMORY // n_workers()
     while len(results) < len(contents):
         with _POOL.process(usual) as worker:
-            stopped = worker.decode(contents[len(results) :], spec, usual, results)
+            stopped = worker.decode(contents[len(results) :], spec, usual, results, charge)
         if stopped in ("hang", "take too long"):
             results.append(Decoded(None, None, f"it makes the decoder {stopped}"))
-            on_stop(len(results) - 1)
+            charge(len(results) - 1, math.inf)
         elif stopped:
             results.append(Decoded(None, None))  # what the worker did before may be the reason
     for i, result in enumerate(results):
         if spec is None and (result.header or len(contents[i]) >= n_bytes):
             continue  # known, or to be tried with the whole file
         if result.pixels is None and not result.reason:
-            results[i] = _decode_alone(contents[i], spec, partial(on_stop, i))
+            results[i] = _decode_alone(contents[i], spec, partial(charge, i))
     return results
 
 
-def _decode_alone(content: bytes, spec: ImageSpec | None, on_stop: Callable[[], None]) -> Decoded:
+def _decode_alone(
+    content: bytes, spec: ImageSpec | None, charge: Callable[[float], None]
+) -> Decoded:
     """Decode one image with all the memory that decoders may take."""
     alone: list[Decoded] = []
     with _POOL.process(MEMORY) as worker:
-        stopped = worker.decode([content], spec, MEMORY, alone)
+        stopped = worker.decode([content], spec, MEMORY, alone, lambda _, t: charge(t))
     if stopped:
-        on_stop()
+        charge(math.inf)
         return Decoded(None, None, f"it makes the decoder {stopped}")
     [result] = alone
     if result.pixels is not None or result.reason:
@@ -201,9 +207,11 @@ class DecodeWorker(LimitedProcess):
         spec: ImageSpec | None,
         memory: int,
         results: list[Decoded],
+        charge: Charge = ignore,
         most_seconds: float = math.inf,
     ) -> str:
-        """Append the result of each image; returns why the worker stopped at the next, or "".
+        """Append the result of each image and charge for it; returns why the worker stopped at the
+        next, or "".
 
         An image may take `most_seconds` of wall time, or less if it is small.
         """
@@ -215,6 +223,8 @@ class DecodeWorker(LimitedProcess):
             for content in contents:
                 seconds = WALL_SECONDS + 10 * seconds_for(len(content))
                 results.append(self._receive(spec, min(seconds, most_seconds)))
+                usual = USUAL_SECONDS + len(content) / USUAL_BYTES_PER_SECOND
+                charge(len(results) - 1, results[-1].seconds - usual)
         except ChildStopped as stopped:
             self.close()
             return stopped.reason
@@ -223,8 +233,10 @@ class DecodeWorker(LimitedProcess):
     def _receive(self, spec: ImageSpec | None, seconds: float) -> Decoded:
         """One reply. A decoder that was taken over may send anything, so all of it is checked."""
         reply = self.receive(REPLY.size, seconds)
-        decoded, width, height, mode, turned, n_bytes = REPLY.unpack(reply)
+        decoded, width, height, mode, turned, seconds_taken, n_bytes = REPLY.unpack(reply)
         header = None
+        if not 0 <= seconds_taken < math.inf:
+            raise ChildStopped("crash")
         if width and height:
             text = mode.rstrip(b"\0").decode("ascii", "replace")
             header = ImageHeader(width, height, text if text.isprintable() else "?", turned)
@@ -232,10 +244,12 @@ class DecodeWorker(LimitedProcess):
             if n_bytes > LONGEST_REASON:
                 raise ChildStopped("crash")
             reason = self.receive(n_bytes, seconds).decode(errors="replace")
-            return Decoded(header, None, reason if reason.isprintable() else DAMAGED)
+            reason = reason if reason.isprintable() else DAMAGED
+            return Decoded(header, None, reason, seconds_taken)
         if spec is None or header is None or n_bytes != spec.n_bytes:
             raise ChildStopped("crash")
-        return Decoded(header, spec.finish(self.receive(n_bytes, seconds)))
+        pixels = spec.finish(self.receive(n_bytes, seconds))
+        return Decoded(header, pixels, seconds=seconds_taken)
 
 
 def _request(spec: ImageSpec | None, memory: int, n: int) -> bytes:

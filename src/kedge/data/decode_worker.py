@@ -8,6 +8,7 @@ side is decode_pool.py. An image that takes too long ends the worker, so its rep
 from __future__ import annotations
 
 import struct
+import time
 from io import BufferedReader, BufferedWriter
 
 from PIL import Image
@@ -20,8 +21,8 @@ from kedge.data.image_codec import Target, Unreadable, decode, open_image, reada
 REQUEST = struct.Struct("<HB?BQI")
 LENGTH = struct.Struct("<Q")
 # Whether there are pixels; width, height and mode as the file says (zeros if that is unknown);
-# whether the photograph was turned; how many bytes follow.
-REPLY = struct.Struct("<?II8s?I")
+# whether the photograph was turned; seconds of processor time; how many bytes follow.
+REPLY = struct.Struct("<?II8s?fI")
 SECONDS = 2.0  # of processor time for one image: flat ones of 50 million pixels take up to 1.3
 BYTES_PER_SECOND = 1 << 20  # more time for large files, which take 0.1 s or less per MB
 LONGEST_REASON = 200  # bytes
@@ -62,23 +63,23 @@ def serve() -> None:
 
 def _reply(content: bytes, target: Target | None) -> bytes:
     """The reply to one image; `target` is None if only the header is wanted."""
-    width, height, mode, turned, reason = 0, 0, "", False, ""
+    began, width, height, mode, turned, reason = time.process_time(), 0, 0, "", False, ""
     try:
         with open_image(content) as image:
             (width, height), mode = image.size, image.mode
             if target is not None:
                 square, turned = decode(image, target)
-                pixels = square.tobytes()
-                return _packed(True, width, height, mode, turned, pixels)
+                return _packed(True, width, height, mode, turned, began, square.tobytes())
     except Unreadable as error:
         reason = str(error)
     except Exception:  # Pillow's decoders raise anything on damaged files; MemoryError as well
         pass
-    return _packed(False, width, height, mode, turned, reason.encode()[:LONGEST_REASON])
+    return _packed(False, width, height, mode, turned, began, reason.encode()[:LONGEST_REASON])
 
 
 def _packed(
-    decoded: bool, width: int, height: int, mode: str, turned: bool, follows: bytes
+    decoded: bool, width: int, height: int, mode: str, turned: bool, began: float, follows: bytes
 ) -> bytes:
+    seconds = time.process_time() - began
     numbers = (min(width, 0xFFFFFFFF), min(height, 0xFFFFFFFF), mode.encode()[:8])
-    return REPLY.pack(decoded, *numbers, turned, len(follows)) + follows
+    return REPLY.pack(decoded, *numbers, turned, seconds, len(follows)) + follows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ from jaxtyping import Int64, UInt8
 
 from kedge.data.copies import Signatures, copy_remarks
 from kedge.data.decode import ImageSpec, RawImage
-from kedge.data.decode_pool import decode_each, n_workers, read_headers
+from kedge.data.decode_pool import Charge, decode_each, n_workers, read_headers
 from kedge.data.image_codec import ResizeMode
 from kedge.data.index import ImageIndex, ImageSource, evenly_spaced
 from kedge.data.remarks import Remark, unreadable_images, worst_first
@@ -30,6 +31,7 @@ CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a 
 LARGEST = 84  # px: the inferred size of photographs, as in the paper
 MIN_PHOTOGRAPH = 64  # px: colour images of at least this side are taken for photographs
 MOST_STOPS = 2  # images that may end their decoder, or 1% of them
+MOST_OVERTIME = 4.0  # seconds of processor time by which all images may be slower than is usual
 PROBED = 200  # images whose headers are read to infer size and channels
 BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of undecoded images
 
@@ -112,27 +114,31 @@ def decode_images(
 
 
 class StopGuard:
-    """Refuses images of which more than a few end their decoder: each costs seconds, and together
-    they look like an attack or a broken decoder."""
+    """Refuses images of which more than a few end their decoder, or which take much longer than
+    images of so many bytes do: together they look like an attack or a broken decoder."""
 
     def __init__(self, images: ImageSource, n: int) -> None:
         self._images, self._left = images, max(MOST_STOPS, n // 100)
+        self._overtime = 0.0
         self._lock = Lock()
 
-    def of(self, batch: RawBatch) -> Callable[[int], None]:
-        """What to call with the position of such an image in the batch."""
+    def of(self, batch: RawBatch) -> Charge:
+        """What to call with the position of an image in the batch, and with its overtime."""
 
-        def on_stop(position: int) -> None:
+        def charge(position: int, overtime: float) -> None:
             with self._lock:
-                self._left -= 1
-                name = self._images.name(batch.numbers[position])
-                require(
-                    self._left >= 0,
-                    f"{name}: too many images, of which this is one, make the decoder crash or "
-                    "take too long; get them from a source you trust, or leave these out.",
-                )
+                if overtime == math.inf:
+                    self._left -= 1
+                else:
+                    self._overtime += overtime
+                if self._left < 0 or self._overtime > MOST_OVERTIME:
+                    raise KedgeError(
+                        f"{self._images.name(batch.numbers[position])}: too many images, of which "
+                        "this is one, make the decoder crash or take too long; get them from a "
+                        "source you trust, or leave these out."
+                    )
 
-        return on_stop
+        return charge
 
 
 def batches(images: ImageSource, numbers: Sequence[int]) -> Iterator[RawBatch]:

@@ -52,13 +52,15 @@ def _decode(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
     width = height = 0
     with _POOL.process(WORKER_BYTES) as worker:
         for each in specs:
-            stopped = worker.decode([content], each, WORKER_BYTES, results, SECONDS)
+            stopped = worker.decode(
+                [content], each, WORKER_BYTES, results, most_seconds=SECONDS
+            )
             if stopped:
                 reason = CRASHED if stopped == "crash" else TOO_LONG
                 return DecodedPicture(None, reason=reason, stopped=True)
-            header, pixels, reason = results[-1]
-            if header is None or pixels is None:
-                return DecodedPicture(None, reason=reason or DAMAGED)
+            header = results[-1].header
+            if header is None or results[-1].pixels is None:
+                return DecodedPicture(None, reason=results[-1].reason or DAMAGED)
             width, height = header.width, header.height
     small = _as_jpeg(results[1].pixels) if thumbnail else b""
     return DecodedPicture(results[0].pixels, width, height, small)

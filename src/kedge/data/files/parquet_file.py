@@ -71,6 +71,8 @@ class ShardImages:
         self.shard = shard
         self._damaged_until = 0  # row up to which nothing more is tried
         self._n_crashes = 0
+        # For all images together: a small file may have many parts that unpack to much.
+        self._seconds = _seconds_for(shard.path)
 
     def fetch(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The images of these rows, which ascend; empty for those that cannot be read."""
@@ -81,8 +83,12 @@ class ShardImages:
                 rows.pop(0)
                 yield b""
                 continue
+            require(self._seconds > 0, _refusal(shard.path, "take too long"))
             try:
-                _, images = _ask(shard.path, "images", **columns, rows=rows)
+                took, images = _ask(shard.path, "images", self._seconds, **columns, rows=rows)
+                self._seconds -= took
+            except _TooLong as error:
+                raise KedgeError(str(error)) from None
             except _Crashed:
                 self._n_crashes += 1
                 if self._n_crashes > MOST_CRASHES:
@@ -117,6 +123,10 @@ class _Crashed(KedgeError):
     """The file ended the process that read it."""
 
 
+class _TooLong(_Crashed):
+    """It used up its processor time."""
+
+
 class _ParquetProcess(LimitedProcess):
     def __init__(self) -> None:
         super().__init__("kedge.data.parquet_worker", ("numpy", "pyarrow"))
@@ -137,12 +147,27 @@ class _ParquetProcess(LimitedProcess):
 _POOL = ProcessPool(_ParquetProcess, MEMORY)
 
 
-def _ask(path: Path, function: str, **arguments: Any) -> tuple[Any, list[bytes]]:
-    """The result of a function of parquet_worker.py, and the bytes that come with it."""
+def _seconds_for(path: Path) -> float:
+    """The processor time that a request may take."""
     try:
-        seconds = SECONDS + os.stat(path).st_size / BYTES_PER_SECOND
+        return SECONDS + os.stat(path).st_size / BYTES_PER_SECOND
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _refusal(path: Path, reason: str) -> str:
+    what = f"this Parquet file makes its reader {reason}, and was not read"
+    return f"{path}: {what}; get it from a source you trust."
+
+
+def _ask(
+    path: Path, function: str, seconds: float = 0.0, **arguments: Any
+) -> tuple[Any, list[bytes]]:
+    """The result of a function of parquet_worker.py, and the bytes that come with it.
+
+    `seconds` of processor time may be taken, by default as many as suit the size of the file.
+    """
+    seconds = seconds or _seconds_for(path)
     # The folder of this process may have changed since the other was started.
     folder = "/" if path.is_absolute() else os.getcwd()
     limits = {"memory": MEMORY, "seconds": seconds}
@@ -151,8 +176,8 @@ def _ask(path: Path, function: str, **arguments: Any) -> tuple[Any, list[bytes]]
         with _POOL.process(MEMORY) as process:
             reply, parts = process.ask({**request, **arguments}, WALL_SECONDS + 10 * seconds)
     except ChildStopped as stopped:
-        what = f"this Parquet file makes its reader {stopped.reason}, and was not read"
-        raise _Crashed(f"{path}: {what}; get it from a source you trust.") from None
+        kind = _TooLong if stopped.reason == "take too long" else _Crashed
+        raise kind(_refusal(path, stopped.reason)) from None
     if "error" in reply:
         more = f"{path}: more than {MEMORY >> 20} MiB are needed to read this Parquet file."
         raise KedgeError(reply["error"] or more)
