@@ -11,8 +11,8 @@ classes of each round.
   images of each new class in turn; the share of a class's drift that it misses then is taken to be
   the share that it misses of the drift of old classes.
 
-Measured against images that were kept aside, the estimates for all old classes were within 5 points
-after updates with the default settings (LOG.md).
+The estimates are rough: docs/outcome.md says how near they were to the truth where images were kept
+aside.
 """
 
 from __future__ import annotations

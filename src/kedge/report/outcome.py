@@ -16,7 +16,7 @@ UNTRAINED = "new anchors only"
 ESTIMATE = "estimate"
 # What `UNTRAINED` means, for captions.
 ABOUT_UNTRAINED = "New anchors only: the model before, with anchors of the new classes added."
-ESTIMATE_NOISE = 5.0  # points; estimates were that near the truth (LOG.md)
+ESTIMATE_NOISE = 5.0  # points; estimates may be farther from the truth (docs/outcome.md)
 MAX_ORIGINS = 6  # rounds of origin with a column of their own in the history
 
 
