@@ -28,6 +28,7 @@ LAYERS = (
     "report",
     "api",
     "estimator",
+    "serve",
     "cli",
 )
 ENTRY_POINTS = {"kedge", "kedge.__main__"}  # __init__ names the public functions of all layers

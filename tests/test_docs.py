@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -99,6 +100,13 @@ def test_every_public_name_is_in_the_reference() -> None:
     python = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"\n## kedge {name}\n" not in commands] == []
     assert [name for name in kedge.__all__ if f"\n## {name}\n" not in python] == []
+
+
+def test_measured_parts_of_the_privacy_page_are_those_of_its_json() -> None:
+    tool = load_tool("write_privacy")
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert tool.PART.findall(page) != []
+    assert tool.rendered(page, json.loads(tool.RESULT.read_text(encoding="utf-8"))) == page
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

@@ -1,13 +1,16 @@
 """Kill kedge at random moments, repeat the command, and compare the result bit by bit.
 
-    python tools/kill_test.py --kills 100         # every method and head; 45 min on 2 busy cores
-    python tools/kill_test.py --kills 5 --seed 1  # other moments
+    python tools/kill_test.py --kills 1000           # every method and head
+    python tools/kill_test.py --kills 5 --seed 1     # other moments
+    python tools/kill_test.py --only pack            # commands whose name contains this
 
-'kedge train', 'kedge update' and 'kedge bench' run as processes on some of the embedded drawings.
-Each gets SIGKILL either after a random time, or just before a random one of its file operations
-(create, rename, remove), which are too short to be hit by chance. Every third repeated process is
-killed too. After each kill every file must load. In the end models, memories, scores and training
-curves must be those of an undisturbed command, to the last bit, and no other file may be left.
+'kedge train', 'kedge update', 'kedge bench' and 'kedge data pack' run on some of the embedded
+drawings. Each command is a process of its own, forked from one that has imported PyTorch, so that a
+kill costs a second and not five. It gets SIGKILL either after a random time, or just before a
+random one of its file operations (create, rename, remove), which are too short to be hit by
+chance. Half of the repeated processes are killed again. After each kill every file must load. In
+the end models, memories, packed images, scores and training curves must be those of an undisturbed
+command, to the last bit, and no other file may be left.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import json
 import os
 import random
+import select
 import shlex
 import shutil
 import signal
@@ -24,12 +28,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from kedge.data.drawings import load_drawings
+from kedge.data.open import open_images
+from kedge.data.table import ImageTable
 from kedge.models.model import Model
 from kedge.utils.atomic_io import load_tensors, tensors_digest
 
@@ -58,23 +65,44 @@ def keep_checkpoint(folder):  # before it is removed: it holds all epochs, the m
         shutil.copy(path, folder + ".checkpoint")
     watch(folder, 1, events=["os.remove"], pattern=r"\\.kedge\\.training$", do=copy)
 """
-COMMAND = """
-folder, at, count = sys.argv[1:4]
-watch(folder, int(at), count)
-keep_checkpoint(folder)
-sys.argv[:4] = ["kedge"]
+# Code of the process that the commands are forked from. It is sent lines of JSON, and answers each
+# with the id of a process, and with how that has ended.
+PARENT = """
+import json, os, sys, traceback
+import torch._dynamo, kedge.api, kedge.experiments.experiment, kedge.data.pack, kedge.cli.commands
+import kedge.report.outcome_figures, kedge.report.record_report
+kedge.data.pack.JOURNAL_SECONDS = 0  # packing takes a second here, and is to be continued
 from kedge.cli import main
-main()
+for line in sys.stdin:
+    args, output, folder, at, count = json.loads(line)
+    if (child := os.fork()) == 0:
+        rc = 1
+        for number, file in ((0, os.devnull), (1, output), (2, output)):
+            os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
+        watch(folder, at, count)
+        keep_checkpoint(folder)
+        sys.argv = ["kedge", *args]
+        try:
+            main()
+            rc = 0
+        except SystemExit as end:
+            rc = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(rc)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-SHORT = shlex.split("--epochs 3 --episodes 6 --val-episodes 12 --n-way 3 --n-shot 2 --n-query 3")
+SHORT = shlex.split("--epochs 3 --episodes 3 --val-episodes 4 --n-way 3 --n-shot 1 --n-query 2")
 HEADS = ("prototype", "ecm", "ridge")
 MEMORIES = {"EIML": "EIML exemplars=6", "EWC": "EWC episodes=4"}
 METHODS = ("FT", "DFA", "EWC", "EIML", "IDA")
-DETERMINISTIC = (".kedge", ".memory", ".safetensors")
+DETERMINISTIC = (".kedge", ".memory", ".safetensors", ".images")
 OUT = "result"  # the folder that a command writes to
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
     """A command and what it writes if it is not disturbed."""
 
@@ -95,12 +123,26 @@ def export(folder: Path, first: int, n_classes: int, per_class: int = 16) -> Pat
     return folder
 
 
+def packed(folder: Path, path: Path) -> Path:
+    open_images(folder).save(path)
+    return path
+
+
 def commands(work: Path) -> dict[str, tuple[str, ...]]:
     """The commands to kill, by name. An update starts from the model that a train has written."""
-    first, second = export(work / "first", 0, 6), export(work / "second", 100, 6)
+    # Packed, so that no decoder has to be started: 'data pack' and 'bench' start theirs.
+    first, second = (
+        packed(export(work / f"{name} images", start, 6), work / f"{name}.images")
+        for name, start in (("first", 0), ("second", 100))
+    )
     many = export(work / "many", 200, 20)
-    new = ("--width", "8", *SHORT)
-    args: dict[str, tuple[str, ...]] = {}
+    large = export(work / "large", 300, 4, 48)  # several parts of a packing
+    next(large.rglob("*.png")).write_bytes(b"no image")  # which leaves a gap
+    new = ("--width", "4", *SHORT)
+    args: dict[str, tuple[str, ...]] = {
+        f"pack, {size} px": ("data", "pack", str(large), "--image-size", size)
+        for size in ("28", "64")
+    }
     for head in HEADS:
         for method, memory in MEMORIES.items():
             options = ("--head", head, "--save-memory", memory, *new)
@@ -124,28 +166,44 @@ def base_name(head: str, method: str) -> str:
     return f"train, {head}, for {method if method in MEMORIES else 'EIML'}"
 
 
-def start(args: tuple[str, ...], folder: Path, kill_at: int = 0) -> subprocess.Popen[str]:
-    """Start the command; its output goes to a file in the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    out = folder / OUT
-    file = out if args[0] == "bench" else out / "model.kedge"
-    watched = [sys.executable, "-c", WATCH + COMMAND, str(out), str(kill_at), str(folder / "count")]
-    with open(folder / "output", "w") as output:
-        return subprocess.Popen(
-            [*watched, *args, "--out", str(file)],
+class Parent:
+    """The process that the commands are forked from. One runs at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", WATCH + PARENT],
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
         )
+
+    def run(
+        self, args: tuple[str, ...], folder: Path, kill_at: int = 0, seconds: float | None = None
+    ) -> int:
+        """Run a command until it ends, is at a file operation, or has run for so many seconds."""
+        folder.mkdir(parents=True, exist_ok=True)
+        out = folder / OUT
+        name = {"bench": "", "data": "x.images"}.get(args[0], "model.kedge")
+        (folder / "output").write_text("")
+        request = [*args, "--out", str(out / name)], str(folder / "output"), str(out)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([*request, kill_at, str(folder / "count")]) + "\n")
+        self._process.stdin.flush()
+        child = int(self._process.stdout.readline())
+        if seconds is not None:
+            with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(child)) as process:
+                if not select.select([process], [], [], seconds)[0]:
+                    signal.pidfd_send_signal(process.fileno(), signal.SIGKILL)
+        return int(self._process.stdout.readline())
 
 
 class Cases:
     """Runs each command undisturbed when its case is first asked for."""
 
-    def __init__(self, work: Path) -> None:
-        self.work, self.args = work, commands(work)
+    def __init__(self, work: Path, parent: Parent) -> None:
+        self.work, self.parent, self.args = work, parent, commands(work)
         self.done: dict[str, Case] = {}
 
     def __getitem__(self, name: str) -> Case:
@@ -158,9 +216,8 @@ class Cases:
 
     def _run(self, name: str) -> Case:
         args, folder, began = self.args[name], self.work / name, time.monotonic()
-        process = start(args, folder)
-        if process.wait() != 0:
-            sys.exit(f"{name}: ended with {process.returncode}: {(folder / 'output').read_text()}")
+        if (rc := self.parent.run(args, folder)) != 0:
+            sys.exit(f"{name}: ended with {rc}: {(folder / 'output').read_text()}")
         seconds, n_operations = time.monotonic() - began, int((folder / "count").read_text())
         print(f"     {name:28} {seconds:.1f} s, {n_operations} file operations", flush=True)
         return Case(name, args, written(folder / OUT), seconds, n_operations)
@@ -206,6 +263,8 @@ def damaged(folder: Path) -> list[str]:
         try:
             if path.suffix == ".kedge":
                 Model.load(path)
+            elif path.suffix == ".images":
+                ImageTable.load(path).images[:]  # verifies the pixels
             elif path.suffix in (".training", ".memory", ".safetensors"):
                 for tensor in load_tensors(path, "file")[1].values():
                     tensor.sum()  # reads every byte
@@ -216,26 +275,26 @@ def damaged(folder: Path) -> list[str]:
     return faults
 
 
-def kill(case: Case, folder: Path, rng: random.Random, by_clock: bool) -> str | None:
+def kill(
+    parent: Parent, case: Case, folder: Path, rng: random.Random, by_clock: bool
+) -> str | None:
     """Start the command and kill it. Returns the moment; None if the command ended before."""
     at = 0 if by_clock else rng.randint(1, case.n_operations)
-    process = start(case.args, folder, at)
     delay = rng.uniform(0, case.seconds) if by_clock else None
-    try:
-        process.wait(delay)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    if process.wait() != -signal.SIGKILL:
+    if parent.run(case.args, folder, at, delay) != -signal.SIGKILL:
+        case.seconds = min(case.seconds, delay or case.seconds)
         return None
     return f"at {delay:.2f} s" if by_clock else f"at operation {at} of {case.n_operations}"
 
 
-def trial(case: Case, folder: Path, rng: random.Random, by_clock: bool) -> tuple[list[str], str]:
+def trial(
+    parent: Parent, case: Case, folder: Path, rng: random.Random, by_clock: bool
+) -> tuple[list[str], str]:
     """Kill the command once or more, then let it finish. Returns the moments and what is wrong."""
     moments: list[str] = []
     faults: list[str] = []
-    while not moments or rng.random() < 1 / 3:
-        moment = kill(case, folder, rng, by_clock or bool(moments))
+    while not moments or rng.random() < 1 / 2:
+        moment = kill(parent, case, folder, rng, by_clock)
         if moment is None:
             if moments:
                 break  # the repeated command has finished
@@ -243,11 +302,11 @@ def trial(case: Case, folder: Path, rng: random.Random, by_clock: bool) -> tuple
             continue
         moments.append(moment)
         faults += [f"damaged: {fault}" for fault in damaged(folder / OUT)]
-    process = start(case.args, folder)
-    process.wait()
+        by_clock = rng.random() < 1 / 2
+    rc = parent.run(case.args, folder)
     output = (folder / "output").read_text()
-    if process.returncode != 0 and "already exists" not in output:
-        faults.append(f"the repeated command ended with {process.returncode}: {output}")
+    if rc != 0 and "already exists" not in output:
+        faults.append(f"the repeated command ended with {rc}: {output}")
     files = written(folder / OUT)
     names = sorted(files.keys() | case.files.keys())
     faults += [f"differs: {name}" for name in names if files.get(name) != case.files.get(name)]
@@ -258,30 +317,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=100, help="how many commands are killed")
+    parser.add_argument("--kills", type=int, default=100, help="how many at least")
     parser.add_argument("--seed", type=int, default=0, help="selects the moments")
     parser.add_argument("--only", default="", help="commands whose name contains this")
+    parser.add_argument("--keep", type=Path, help="a folder for results with faults")
     options = parser.parse_args()
-    rng, n_bad, kills = random.Random(options.seed), 0, Counter[str]()
+    rng, n_trials, n_bad = random.Random(options.seed), 0, 0
+    kills, began = Counter[str](), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kedge-kills-") as name:
         work = Path(name)
-        cases = Cases(work)
+        parent = Parent()
+        cases = Cases(work, parent)
         chosen = [name for name in cases.args if options.only in name]
         if not chosen:
             parser.error(f"--only: choose from {'; '.join(cases.args)}.")
-        # A bench takes longer than the others, so it is chosen less often.
-        order = [name for name in chosen for _ in range(1 if name.startswith("bench") else 3)]
+        # A bench takes longer than the others, so it is chosen less often. There are two packings.
+        times = {"bench": 1, "pack": 12}
+        order = [name for name in chosen for _ in range(times.get(name.partition(",")[0], 3))]
         rng.shuffle(order)
-        for number in range(options.kills):
-            case, folder = cases[order[number % len(order)]], work / f"kill-{number}"
-            moments, faults = trial(case, folder, rng, by_clock=number % 2 == 0)
-            kills[case.args[0]] += len(moments)
-            n_bad += bool(faults)
+        while kills.total() < options.kills:
+            case, folder = cases[order[n_trials % len(order)]], work / f"kill-{n_trials}"
+            moments, faults = trial(parent, case, folder, rng, by_clock=n_trials % 2 == 0)
+            kills[case.name.partition(",")[0]] += len(moments)
+            n_trials, n_bad = n_trials + 1, n_bad + bool(faults)
             when = ", then ".join(moments)
-            print(f"{number + 1:4} {case.name:28} killed {when}: {faults or 'same'}", flush=True)
-            shutil.rmtree(folder)
+            total = kills.total()
+            print(f"{total:5} {case.name:28} killed {when}: {faults or 'same'}", flush=True)
+            if faults and options.keep is not None:
+                shutil.move(folder, options.keep / folder.name)
+            else:
+                shutil.rmtree(folder)
     each = ", ".join(f"{n} of {kind}" for kind, n in kills.items())
-    print(f"{options.kills} commands, {kills.total()} kills ({each}), {n_bad} with faults.")
+    seconds = time.monotonic() - began
+    print(
+        f"{kills.total()} kills ({each}) of {n_trials} commands, {n_bad} with faults, in "
+        f"{seconds:.0f} s."
+    )
     sys.exit(n_bad > 0)
 
 

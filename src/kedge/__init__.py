@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kedge.api import train as train
     from kedge.api import update as update
     from kedge.config import EpisodeShape as EpisodeShape
+    from kedge.config import Privacy as Privacy
     from kedge.config import Schedule as Schedule
     from kedge.data.open import open_images as open_images
     from kedge.data.table import ImageTable as ImageTable
@@ -51,6 +52,7 @@ _HOME = {
     "Evaluation": "kedge.evaluation.by_class",
     "EpisodeShape": "kedge.config",
     "Schedule": "kedge.config",
+    "Privacy": "kedge.config",
     "Experiment": "kedge.experiments.experiment",
     "run_experiment": "kedge.experiments.runner",
     "Record": "kedge.experiments.records",

@@ -17,6 +17,7 @@ from kedge.config import (
     BackboneConfig,
     EpisodeOptions,
     EpisodeShape,
+    Privacy,
     RoundOptions,
     Seed,
     TestEpisodes,
@@ -80,6 +81,7 @@ def train(
     classes: ClassFolders | None = None,
     same_class: SameClassArgument = None,
     strict: bool = False,
+    private: bool | Privacy = False,
     **options: Any,
 ) -> Model:
     """A model trained on the first images (round 0).
@@ -98,6 +100,9 @@ def train(
             the same are the same classes, "none" that they are not. If there are such names, it has
             to be given.
         strict: refuse images with any problem that can spoil a model.
+        private: leave out where the images came from, and refuse classes of few images; with
+            `kedge.Privacy(noise=…)`, add noise to the class means. docs/privacy.md says what a
+            model file reveals all the same.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
             train, batch_norm, ema, sampling, tasks_per_step, seed, image_size, width, weights,
             head, temperature: see `TrainOptions`. What is not given is inferred from the images,
@@ -105,7 +110,7 @@ def train(
     """
     module = backbone if isinstance(backbone, nn.Module) else None
     named = {} if backbone is None or module is not None else {"backbone": backbone}
-    settings = options_from(TrainOptions, {**named, **options})
+    settings, privacy = options_from(TrainOptions, {**named, **options}), Privacy.of(private)
     _prepare(settings)
     network = given_network(settings, module, settings.image_size)
     delivery = replace(Delivery.of(images, classes, same_class, strict), ask=True)
@@ -127,7 +132,8 @@ def train(
     start = start_model(backbone_config, head, split.train, start_seed, network)
     config = resolve_settings(table, split, settings, data, [*reasons, *why, *why_head])
     base = Method("base", "new")
-    return _tell_outcome(train_user_round(start, split, base, config, checkpoint, table))
+    model = train_user_round(start, split, base, config, checkpoint, table, privacy=privacy)
+    return _tell_outcome(model)
 
 
 @progress.shown
@@ -142,6 +148,7 @@ def update(
     classes: ClassFolders | None = None,
     same_class: SameClassArgument = None,
     strict: bool = False,
+    private: bool | Privacy = False,
     **options: Any,
 ) -> Model:
     """The model after one more round, from new classes only; `model` itself is not changed.
@@ -155,10 +162,12 @@ def update(
             given is inferred.
 
     `images`, `val`, `checkpoint`, `classes` and `strict` are as in `train`. So is `same_class`,
-    which is also needed for names that are almost those of classes that the model knows.
+    which is also needed for names that are almost those of classes that the model knows, and
+    `private`; an update of a private model is always private.
     """
     _check_model(model)
     settings = options_from(RoundOptions, options)
+    privacy = model.privacy if isinstance(private, bool) and model.privacy else Privacy.of(private)
     chosen = parse_method(method or default_method(model))
     methods = " or ".join(("FT", *ALIGNMENTS, *PRESETS))
     require(chosen.trains_on == "new", f"'{method}' cannot update a model; use {methods}.")
@@ -182,7 +191,8 @@ def update(
     if memory and chosen.alignment is not None:
         chosen.alignment.check_memory(memory, model)
     config = resolve_settings(table, split, settings, data, reasons)
-    return _tell_outcome(train_user_round(model, split, chosen, config, checkpoint, table, memory))
+    updated = train_user_round(model, split, chosen, config, checkpoint, table, memory, privacy)
+    return _tell_outcome(updated)
 
 
 def _with_settings_of(method: Method, options: RoundOptions) -> RoundOptions:
@@ -227,9 +237,10 @@ def remember(
         return {}  # without reading any image
     delivery = Delivery.of(images, classes, same_class)
     table, _ = select_train_part(model.open(delivery), validate=False)
+    known = set(model.classes)
     for name in table.classes:
         require(
-            name in model.classes,
+            name in known,
             f"{table.source}: the model has not learned class '{name}'; give the images of its "
             "last round.",
         )

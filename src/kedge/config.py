@@ -256,6 +256,32 @@ class TrainConfig:
         normalize(self)
 
 
+# ── privacy ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What holds of a model file that names no source of its images (docs/privacy.md)."""
+
+    # Some means come from at most 50 images (`kedge.models.drift_compensation`).
+    min_images: Annotated[int, Range(2, 50)] = 20
+    """Images that the mean of each class comes from at least; fewer are refused."""
+    noise: Annotated[float, Range(0, 100)] = 0.0
+    """Length of Gaussian noise on the class means, relative to that of the features."""
+
+    def __post_init__(self) -> None:
+        normalize(self)
+
+    @classmethod
+    def of(cls, private: bool | Privacy) -> Privacy | None:
+        """The default settings for True; None for False."""
+        require(
+            isinstance(private, bool | Privacy),
+            f"private is a {type(private).__name__}: give True, or kedge.Privacy(…).",
+        )
+        return (cls() if private else None) if isinstance(private, bool) else private
+
+
 def options_from(kind: type[T], given: dict[str, Any]) -> T:
     """Options from keyword arguments; an unknown name is an error that lists the known ones."""
     known = [f.name for f in dataclasses.fields(typing.cast(Any, kind))]

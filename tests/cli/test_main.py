@@ -31,7 +31,8 @@ HELP = {
     "update": ["MODEL", "DATA", "--method", "IDA", "DFA", "FT", "--sampling", "--tasks-per-step"],
     "evaluate": ["MODEL", "DATA", "--known", "--n-episodes", "--n-shot", "95%", "--confusion"],
     "predict": ["MODEL", "IMAGE", "--support", "--include-known", "--top", "--format", "csv"],
-    "show": ["MODEL", "--all", "--json"],
+    "show": ["MODEL", "--all", "--verify", "--json"],
+    "sign": ["MODEL", "--key", "--new-key", "KEY.pub"],
     "export": ["MODEL", "ONNX", "--include-known"],
     "data inspect": ["DATA", "--all", "Parquet", "Omniglot"],
     "data pack": ["DATA", "--resize", "--exclude", "--channels", "--classes", "--same-class"],
@@ -63,9 +64,8 @@ def test_help_lists_every_command(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "word"),
     [
-        (["train", "first", "--out", "x", "--epochs", "many"], "--epochs"),
-        (["train", "first", "--out", "x", "--epoch-count", "3"], "--epoch-count"),
         (["train", "first"], "--out"),
+        (["train", "first", "--out", "x", "--seed", "many"], "--seed"),
         (["train", "first", "--out", "x", "--sampling", "easy"], "hard"),
         (["predict", "m", "x", "--format", "xml"], "json"),
         (["data", "pack", "first", "--channels", "red"], "colour"),
@@ -76,6 +76,36 @@ def test_typing_error_is_named(cli: Cli, words: list[str], word: str, tmp_path: 
     assert (ended.rc, ended.out) == (2, "")
     assert word in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train --epoch 3 first --out x", "--epoch'; did you mean '--epochs'?"),
+        ("train first --out x --no-pictur", "--no-pictur'; did you mean '--no-picture'?"),
+        ("bench --frobnicate=3", "--frobnicate'; 'kedge bench --help' lists them."),
+    ],
+)
+def test_mistyped_option_suggests_the_right_one(cli: Cli, words: str, sentence: str) -> None:
+    """Before tyro takes the next argument for its value and says that DATA is missing."""
+    ended = cli(*words.split())
+    assert (ended.rc, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert ended.err.rstrip().endswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--epochs many", "--epochs is 'many': it must be a whole number"),
+        ("--n-way 5 x", "--n-way is [5, 'x']"),
+        ("--n-way 7 5", "--n-way: the range 7 5"),
+        ("--annealing linear", "--annealing is 'linear': it must be plateau or cosine"),
+        ("--image-size 8k", "--image-size is '8k': it must be a whole number"),
+    ],
+)
+def test_mistyped_value_is_one_sentence(cli: Cli, words: str, expected: str) -> None:
+    ended = cli("train", "first", "--out", "x", *words.split())
+    assert expected in ended.sentence
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import kedge.cli.evaluate
+from kedge.errors import KedgeError
 from kedge.models.model import Model
 
 SHAPE = ["--n-way", "3", "--n-shot", "2", "--n-query", "3"]
@@ -148,6 +150,17 @@ def test_evaluate_says_which_classes_are_weak_and_which_are_confused(
     assert len(cli(*command, "--all").out.splitlines()) > len(printed.splitlines())
     refused = cli(*command, "--confusion", tmp_path / "matrix.csv").sentence
     assert "matrix.csv: already exists" in refused
+
+
+def test_the_confusion_matrix_is_written_though_nobody_reads_the_output(
+    cli: Cli, model: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*args: object, **how: object) -> str:
+        raise KedgeError("closed")
+
+    monkeypatch.setattr(kedge.cli.evaluate, "as_json", closed)
+    cli("evaluate", model, second, "--known", "--json", "--confusion", tmp_path / "matrix.csv")
+    assert (tmp_path / "matrix.csv").exists()
 
 
 # ── predict ──────────────────────────────────────────────────────────────────────────────────

@@ -72,7 +72,7 @@ class Written:
 @pytest.fixture
 def own_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For a test that starts workers in another way: they must not serve other tests."""
-    pool = ProcessPool(decode_pool._Worker, decode_pool.MEMORY)
+    pool = ProcessPool(decode_pool.DecodeWorker, decode_pool.MEMORY)
     monkeypatch.setattr(decode_pool, "_POOL", pool)
     yield
     pool.close()

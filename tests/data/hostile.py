@@ -382,6 +382,12 @@ def pickle_tuple_keys(folder: Path) -> Path:
     return cache_with(folder, b"}(" + pairs + b"u0")
 
 
+@generator
+def pickle_of_dicts(folder: Path) -> Path:
+    """As many empty dicts as the file has bytes."""
+    return cache_with(folder, b"(" + b"}" * 14_900_000 + b"1")
+
+
 def _pickled(number: int) -> bytes:
     return b"\x8a\x08" + struct.pack("<q", number)
 
@@ -433,3 +439,32 @@ def npz_bzip2(folder: Path) -> Path:
     (folder / "train_images.npz").write_bytes(content)
     (folder / "train_labels.pkl").write_bytes(pickle.dumps({"labels": [0, 1]}))
     return folder
+
+
+# ── lists ────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_with(folder: Path, name: str, text: bytes) -> Path:
+    """A list beside the images of two classes."""
+    folder_with(folder, "1.png", png(2))
+    (folder / name).write_bytes(text)
+    return folder / name
+
+
+@generator
+def csv_wide_header(folder: Path) -> Path:
+    """Columns that no row has, for each of which every row could be searched."""
+    columns = b"".join(b",%d" % i for i in range(35_000))
+    return list_with(folder, "list.csv", b"path,label" + columns + b"\n" + b"x\n" * 50_000)
+
+
+@generator
+def csv_of_commas(folder: Path) -> Path:
+    """A first line of as many columns as there are bytes."""
+    return list_with(folder, "list.csv", b"," * 8_000_000)
+
+
+@generator
+def jsonl_of_lists(folder: Path) -> Path:
+    """An object that takes 30 times as much memory as its text."""
+    return list_with(folder, "list.jsonl", b'{"path": [' + b"[]," * 12_000_000 + b"[]]}\n")

@@ -325,8 +325,19 @@ def test_nothing_that_can_be_read(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(b"")
-    with pytest.raises(KedgeError, match=str(tmp_path)):
+    with pytest.raises(KedgeError, match=rf"{tmp_path}.*is empty"):
         open_images(tmp_path)
+
+
+def test_images_that_cannot_be_read_are_counted_by_reason(folder: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1"
+    contents = {"a": b"", "b": pointer, "c": pointer, "d": b"<html>404</html>", "e": b"no image"}
+    for name, content in contents.items():
+        (folder / "ant" / f"{name}.png").write_bytes(content)
+    [lost] = [remark for remark in open_images(folder).remarks if kind_of(remark) == "lost"]
+    assert lost.startswith("5 of 7 images could not be read and were left out: 2 (a Git LFS")
+    for reason in ("b.png", "1 (this file is empty", "1 (a web page", "1 (no image, or damaged"):
+        assert reason in lost
 
 
 # ── what else can be opened ──────────────────────────────────────────────────────────────────

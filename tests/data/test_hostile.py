@@ -238,7 +238,16 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-@pytest.mark.parametrize("name", ["pickle_memo", "pickle_tuple_keys", "tar_extended_headers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pickle_memo",
+        "pickle_tuple_keys",
+        "tar_extended_headers",
+        "csv_wide_header",
+        "csv_of_commas",
+    ],
+)
 def test_colliding_and_repeated_names(tmp_path: Path, name: str) -> None:
     path = GENERATORS[name](tmp_path / name)
     assert seconds_of(lambda: read_index(path)) < SECONDS

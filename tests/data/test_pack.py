@@ -243,7 +243,9 @@ def test_leftovers_are_removed_but_not_files_of_others(
         patched.setattr(pack, "_discard", lambda folder: None)  # killed just before
         packed(photos, out)
     (tmp_path / "out.packing" / ".DS_Store").write_text("mine")
+    (tmp_path / ".out.lock").touch()
     packed(photos, out)
+    assert not (tmp_path / ".out.lock").exists()
     assert [path.name for path in (tmp_path / "out.packing").iterdir()] == [".DS_Store"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kedge.config import EpisodeOptions, EpisodeShape
+from kedge.config import EpisodeOptions, EpisodeShape, RoundOptions
 from kedge.data.table import ImageTable
 from kedge.episodes import train_val_split
 from kedge.episodes.sampler import check_pool
@@ -222,3 +222,21 @@ def test_test_episodes_are_the_default_ones_where_possible(
     assert found == EpisodeShape(*shape)
     assert len(reasons) == n_reasons
     assert len(pool) == sum(n for n in counts if n > 1)
+
+
+class Unsearched(tuple[str, ...]):
+    """Names in which nothing may be searched: for each of 20,000 classes it takes seconds."""
+
+    def index(self, *args: object) -> int:  # type: ignore[override]
+        raise AssertionError("a search through all classes")
+
+
+def test_many_classes_take_linear_time() -> None:
+    n = 40
+    images = torch.zeros((12 * n, 1, 16, 16), dtype=torch.uint8)
+    labels = torch.arange(n).repeat_interleave(12)
+    table = ImageTable(images, labels, Unsearched(f"{i:02}" for i in range(n)), "made up")
+    split = split_train_val(table, None, RoundOptions(n_shot=1, n_query=1), 0)
+    assert len(split.held_back) == n
+    by_image = split_train_val(table, None, RoundOptions(n_way=35, n_shot=1, n_query=1), 0)
+    assert len(by_image.train.classes) == n

@@ -6,7 +6,6 @@ memory. All go through the real commands in one watched process (see conftest.py
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.models.forged import DEEP, ForgedFile, forged_json, signed
 
 from kedge import api
 from kedge.utils.atomic_io import load_tensors, save_tensors
@@ -37,32 +37,9 @@ if importlib.util.find_spec("timm") is not None:
     kept["define_torchvision_ops"]()
     import timm
 """
-SHA256 = rb'(\\"sha256\\": \\")[0-9a-f]{64}'
 
 
 # ── forging safetensors files ────────────────────────────────────────────────────────────────
-
-
-def signed(header: bytes, data: bytes, length: int | None = None) -> bytes:
-    """A file with a correct checksum."""
-    zeros = re.sub(SHA256, rb"\g<1>" + b"0" * 64, header, count=1)
-    content = (len(header) if length is None else length).to_bytes(8, "little") + zeros + data
-    checksum = hashlib.sha256(content).hexdigest().encode()
-    return re.sub(SHA256, rb"\g<1>" + checksum, content, count=1)
-
-
-class File:
-    """A safetensors file, taken apart."""
-
-    def __init__(self, content: bytes) -> None:
-        length = int.from_bytes(content[:8], "little")
-        self.header, self.data = json.loads(content[8 : 8 + length]), content[8 + length :]
-        self.about = json.loads(self.header["__metadata__"]["kedge"])
-        self.names = [name for name in self.header if name != "__metadata__"]
-
-    def joined(self, text: str | None = None) -> bytes:
-        self.header["__metadata__"]["kedge"] = json.dumps(self.about) if text is None else text
-        return signed(json.dumps(self.header, separators=(",", ":")).encode(), self.data)
 
 
 def damaged(rng: random.Random, content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -75,53 +52,25 @@ def damaged(rng: random.Random, content: bytes) -> Iterator[tuple[str, bytes]]:
     yield "longer", content + b"\0"
 
 
-DEEP: Any = []
-for _ in range(200):
-    DEEP = [DEEP]
-VALUES: tuple[Any, ...] = (
-    *(None, True, 0, -5, 17, 10**6, 2**31, 2**63, 10**400, 0.5, 1e308, float("nan")),
-    *("", "x" * 200, "\x1b[2J\n\0", "\ud800", "ecm inner_steps=1000000000", "resnet12"),
-    *([], {}, [None], ["a", "a"], {"a": 1}, list(range(1000)), DEEP),
-)
-
-
-def forged_json(rng: random.Random, value: Any) -> Any:
-    """A copy in which one value, at any depth, is replaced, removed or added."""
-    value = inner = json.loads(json.dumps(value))
-    while True:
-        key = rng.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
-        if not isinstance(inner[key], dict | list) or not inner[key] or rng.random() < 0.3:
-            break
-        inner = inner[key]
-    kind = rng.choice(("set", "set", "set", "drop", "add"))
-    if kind == "drop":
-        del inner[key]
-    elif kind == "add" and isinstance(inner, list):
-        inner.append(rng.choice(VALUES))
-    else:
-        inner[key if kind == "set" else "more"] = rng.choice(VALUES)
-    return value
-
-
 def forged_tensors(rng: random.Random, content: bytes) -> Iterator[tuple[str, bytes]]:
     changes: list[dict[str, Any]] = [{"dtype": d} for d in ("F64", "BF16", "U8", "F4", "Q9", None)]
     changes += [{"shape": s} for s in ([0], [-1], [2**62], [2**40, 2**40], [1] * 1000, "x", None)]
     changes += [{"data_offsets": o} for o in ([0, 0], [0, 2**62], [5, 3], [0], "x", None)]
     for change in changes:
-        file = File(content)
+        file = ForgedFile(content)
         file.header[rng.choice(file.names)] |= change
         yield str(change)[:40], file.joined()
-    file = File(content)
+    file = ForgedFile(content)
     del file.header[rng.choice(file.names)]
     yield "missing tensor", file.joined()
     for extra in ("images", "embedding.more", "", "a" * 3000):
-        file = File(content)
+        file = ForgedFile(content)
         end = len(file.data)
         file.header[extra] = {"dtype": "F32", "shape": [2], "data_offsets": [end, end + 8]}
         file.data += bytes(8)
         yield f"extra tensor {extra[:9]}", file.joined()
     for number in (np.nan, np.inf):
-        file = File(content)
+        file = ForgedFile(content)
         floats = [name for name in file.names if file.header[name]["dtype"] == "F32"]
         start = file.header[rng.choice(floats)]["data_offsets"][0]
         bad = np.float32(number).tobytes()
@@ -130,7 +79,7 @@ def forged_tensors(rng: random.Random, content: bytes) -> Iterator[tuple[str, by
 
 
 def absurd_headers(content: bytes) -> Iterator[tuple[str, bytes]]:
-    file = File(content)
+    file = ForgedFile(content)
     header = json.dumps(file.header, separators=(",", ":")).encode()
     for length in (0, 7, len(header) - 1, len(header) + 1, 10**8, 2**64 - 1):
         yield f"length {length}", signed(header, file.data, length)
@@ -167,7 +116,7 @@ NETWORKS = (  # names that would be fetched, read, imported or huge, and size of
 
 def forged_networks(content: bytes) -> Iterator[tuple[str, bytes]]:
     for name, size in NETWORKS:
-        file = File(content)
+        file = ForgedFile(content)
         config = file.about["config"]
         file.about["config"] = config | {"n_channels": 3, "image_size": size}
         config["backbone"]["backbone"] = name
@@ -221,7 +170,7 @@ def add_models(cases: Cases, folder: Path, first: Path) -> None:
         if name == "format 1":
             continue
         for i in range(15):
-            file = File(content)
+            file = ForgedFile(content)
             file.about = forged_json(cases.rng, file.about)
             command = ["show", "MODEL"] if i % 3 else predict
             cases.add(f"{name} forged", "either", file.joined(), command)
@@ -238,7 +187,7 @@ def add_models(cases: Cases, folder: Path, first: Path) -> None:
     about, tensors = load_tensors(path, "model")
     about["config"]["n_features"] = 9
     save_tensors(path, {**tensors, "anchors": torch.zeros(len(about["classes"]), 9)}, about)
-    file = File(contents["prototype"])
+    file = ForgedFile(contents["prototype"])
     for key, section, value in (
         ("width", file.about["config"]["backbone"], 2**20),
         ("head", file.about["config"]["head"], "ecm inner_steps=1000000000"),
@@ -250,12 +199,12 @@ def add_models(cases: Cases, folder: Path, first: Path) -> None:
         cases.add(f"forged {key}", "fail", file.joined(), predict)
         section[key] = honest
     for shape in ([0, 2**64 - 1], [2**64 - 1, 0], [2**63, 0]):  # no bytes, so any size fits
-        file = File(contents["prototype"])
+        file = ForgedFile(contents["prototype"])
         end = len(file.data)
         file.header["more"] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end]}
         cases.add(f"shape {shape}", "fail", file.joined(), ["show", "MODEL"])
     for key, value in (("round", -5), ("val_accuracy", 10**400), ("images", 10**30)):
-        file = File(contents["prototype"])
+        file = ForgedFile(contents["prototype"])
         file.about["lineage"][0][key] = value
         cases.add(f"{key} {str(value)[:9]}", "fail", file.joined(), ["show", "MODEL", "--json"])
     cases.add("missing", "fail", None, predict)
@@ -278,7 +227,7 @@ def add_memories_and_checkpoints(cases: Cases, folder: Path, first: Path, second
         variants = [("", "work", content)]
         variants += [(how, "fail", bad) for how, bad in damaged(cases.rng, content)]
         for _ in range(15):
-            file = File(content)
+            file = ForgedFile(content)
             file.about = forged_json(cases.rng, file.about)
             variants.append(("forged", "either", file.joined()))
         forged = forged_tensors(cases.rng, content) if name != "EIML exemplars=3" else ()

@@ -18,6 +18,7 @@ from kedge.data.decode_pool import decode_each
 from kedge.data.open import open_images
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
+from kedge.models import model_file
 from kedge.models.model import Model
 from kedge.models.model_file import current_spec
 from kedge.utils.atomic_io import load_tensors
@@ -143,6 +144,12 @@ def test_damaged_file_of_format_1_is_refused(tmp_path: Path) -> None:
         damaged[position] ^= 1
         (tmp_path / "flipped").write_bytes(damaged)
         assert "checksum" in refused(tmp_path / "flipped")
+
+
+def test_a_file_of_too_many_rounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes time to be read and shown."""
+    monkeypatch.setattr(model_file, "MOST_ROUNDS", 0)
+    assert "1 rounds" in refused(DATA / "base.kedge")
 
 
 def test_options_of_earlier_versions_are_renamed_when_read() -> None:

@@ -96,7 +96,7 @@ def write_hostile(kind: str, file: Path) -> None:
     elif kind == "whole module":
         torch.save(network(), file)
     elif kind == "script":
-        with pytest.warns(DeprecationWarning, match="torch.jit"):
+        with pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit"):
             torch.jit.script(network()).save(file)
     elif kind == "no state dict":
         torch.save({"accuracy": 0.5}, file)

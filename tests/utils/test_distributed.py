@@ -22,7 +22,6 @@ Ready = Any  # of conftest.py, which cannot be imported
 # What torchrun does, but faster: two forked processes with the environment of two ranks.
 TWO = """
 import os, sys
-import lightning_fabric
 from torch.distributed import TCPStore
 meet = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 sys.meet = meet  # closing it in a child would wait for a thread that was not forked

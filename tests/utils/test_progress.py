@@ -163,6 +163,7 @@ def test_bars_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("--n-way 5: classes", "n_way=5: classes"),
         ("--backbone conv4: small", "backbone='conv4': small"),
+        ("--epochs 20 --ema 0.9: takes", "epochs=20 ema=0.9: takes"),
         ("--method 'IDA lambda=auto': keeps", "method='IDA lambda=auto': keeps"),
         ("validation: some are set apart (--val gives others)", None),
     ],

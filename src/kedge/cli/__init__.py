@@ -122,7 +122,7 @@ def _parse(args: list[str]) -> Any:
     _check_empty(args)
     if args[:1] == ["help"]:
         args = [*args[1:], "--help"]
-    from kedge.cli.commands import COMMANDS, unknown_command
+    from kedge.cli.commands import COMMANDS, unknown_command, unknown_option
 
     if mistake := unknown_command(args):
         _end(mistake, 2)
@@ -133,6 +133,8 @@ def _parse(args: list[str]) -> Any:
     if (name := " ".join(args[:words])) in COMMANDS:
         kind: Any = COMMANDS[name]
         del args[:words]
+        if mistake := unknown_option(name, args):
+            _end(mistake, 2)
         prog, about = f"kedge {name}", _wrapped_doc(kind)
         if hasattr(kind, "default"):
             read = partial(

@@ -8,16 +8,18 @@ import os
 import sys
 import typing
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from rich.console import Console
 from tyro.conf import FlagCreatePairsOff, UseAppendAction, arg
+from tyro.constructors import PrimitiveConstructorSpec
 
-from kedge.config import Count, EpisodeOptions, RoundOptions, TrainOptions
+from kedge.config import Count, EpisodeOptions, Privacy, RoundOptions, TrainOptions
 from kedge.errors import KedgeError, NotFiniteError
 from kedge.utils import progress
+from kedge.utils.config_io import option_name, validated
 from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
@@ -33,6 +35,31 @@ def option(metavar: str, default: str, help: str | None = None) -> Any:
         return f"(default: {default if value in ('', 'None') else value})"
 
     return arg(metavar=metavar, help=help, help_behavior_hint=hint)
+
+
+def parsed_as(name: str, kind: Any) -> PrimitiveConstructorSpec[Any]:
+    """How an option that may be left out becomes a number, a range or a choice; mistakes are told
+    as they are in Python."""
+
+    def parse(words: list[str]) -> Any:
+        values = [_number(word) for word in words]
+        return validated(option_name(name), kind, values if len(values) > 1 else values[0])
+
+    is_range = any(get_origin(each) is tuple for each in get_args(kind))
+    return PrimitiveConstructorSpec(
+        nargs=(1, 2) if is_range else 1,
+        metavar=name,
+        instance_from_str=parse,
+        is_instance=lambda value: value is None,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _number(word: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return word
 
 
 Data = Annotated[
@@ -53,6 +80,7 @@ Validation = Annotated[
 ]
 ImageSize = Annotated[
     int | None,
+    parsed_as("image_size", int | None),
     option(
         "PIXELS",
         "that of small images, 84 for large ones",
@@ -149,23 +177,66 @@ class ReadingArguments:
         return Delivery.of(images, self.classes, self.same_class, strict)
 
 
+@dataclasses.dataclass(frozen=True)
+class PrivacyArguments:
+    """What the model file may not reveal."""
+
+    private: Annotated[
+        FlagCreatePairsOff[bool],
+        arg(
+            help="Leave out of MODEL where the images came from, and refuse classes of few images, "
+            "whose stored mean resembles them. What MODEL reveals all the same: docs/privacy.md. "
+            "An update of a private model is always private."
+        ),
+    ] = False
+    min_images: Annotated[
+        int | None,
+        option(
+            "N",
+            str(Privacy().min_images),
+            "With --private: different images that the mean of each class must come from.",
+        ),
+    ] = None
+    noise: Annotated[
+        float | None,
+        option(
+            "LENGTH",
+            "none",
+            "With --private: Gaussian noise on class means, of this length relative to that of the "
+            "features; docs/privacy.md says what it costs.",
+        ),
+    ] = None
+
+    def privacy(self, model: Model | None = None) -> Privacy | None:
+        """The settings, with those of a private model where none are given."""
+        names = ("min_images", "noise")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        before = None if model is None else model.privacy
+        if not self.private and before is None:
+            for name in given:
+                raise KedgeError(f"{option_name(name)}: it is for private models; add --private.")
+            return None
+        return dataclasses.replace(before or Privacy(), **given)
+
+
 def _with_hints(options: type) -> Any:
     """Options whose help says that a value which is not given is inferred from the data."""
     hints = typing.get_type_hints(options, include_extras=True)
 
-    def annotated(kind: Any) -> Any:
-        kinds = get_args(kind)
+    def annotated(name: str) -> Any:
+        kinds = get_args(hints[name])
         choices = [c for each in kinds if get_origin(each) is Literal for c in get_args(each)]
         is_range = any(get_origin(each) is tuple for each in kinds)
         metavar = "NAME" if str in kinds else "N [MOST]" if is_range else "N"
         metavar = f"{{{','.join(choices)}}}" if choices else metavar
-        return Annotated[kind, option(metavar, "inferred from the data")]
+        how = () if str in kinds else (parsed_as(name, hints[name]),)
+        return Annotated[hints[name], *how, option(metavar, "inferred from the data")]
 
     inferred = [f.name for f in dataclasses.fields(options) if f.default is None]
     special = {"weights": Annotated[str | None, option("FILE", "those of the network, if any")]}
     return dataclasses.make_dataclass(
         options.__name__,
-        [(name, special.get(name) or annotated(hints[name]), None) for name in inferred],
+        [(name, special.get(name) or annotated(name), None) for name in inferred],
         bases=(options,),
         namespace={"__doc__": options.__doc__, "__module__": options.__module__},
         frozen=True,

@@ -9,8 +9,16 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from kedge.cli.arguments import TensorBoard, count_text, load_pytorch, option, parse_count, say
-from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, HeadConfig, Schedule
+from kedge.cli.arguments import (
+    TensorBoard,
+    count_text,
+    load_pytorch,
+    option,
+    parse_count,
+    parsed_as,
+    say,
+)
+from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, Epochs, HeadConfig, Schedule
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
 
@@ -83,7 +91,9 @@ class Bench:
     """Classes in each episode of the rounds after the first."""
     update_shots: Annotated[Count | None, option("N [MOST]", "as in the first round")] = None
     """Examples per class in each episode of the rounds after the first."""
-    update_epochs: Annotated[int | None, option("N", "as in the first round")] = None
+    update_epochs: Annotated[
+        int | None, parsed_as("update_epochs", Epochs | None), option("N", "as in the first round")
+    ] = None
     """Epochs in each of the rounds after the first."""
     test_ways: Annotated[tuple[str, ...], option("WAYS ...", "as in training")] = ()
     """Classes in the test episodes; several are all tested, 3-8 is a range."""

@@ -25,8 +25,10 @@ from kedge.cli.arguments import (
     load_pytorch,
     naming_errors,
     option,
+    parsed_as,
     say,
 )
+from kedge.config import Seed, TestEpisodes
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
@@ -64,9 +66,11 @@ class Evaluate:
     ] = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
     episode: EpisodeArguments = field(default_factory=EpisodeArguments)
-    n_episodes: Annotated[int | None, option("INT", f"{N_EPISODES}")] = None
+    n_episodes: Annotated[
+        int | None, parsed_as("n_episodes", TestEpisodes | None), option("N", f"{N_EPISODES}")
+    ] = None
     """Number of episodes; the interval shrinks with its square root."""
-    seed: Annotated[int | None, option("INT", f"{SEED}")] = None
+    seed: Annotated[int | None, parsed_as("seed", Seed | None), option("N", f"{SEED}")] = None
     """Which episodes are drawn; they are the same for every model."""
     all: FlagCreatePairsOff[bool] = False
     """List every class, not only those with the lowest accuracy."""
@@ -95,14 +99,14 @@ class Evaluate:
             table = select_test_part(model.open(self.reading.delivery(self.data)))
             given = {"n_episodes": N_EPISODES, "seed": SEED, **given}
             result = api.evaluate_by_class(model, table, known=self.known, **given)
+        if self.confusion is not None:  # before a reader of the output may have closed it
+            _write_confusion(result, self.confusion)
         if self.json:
             print(as_json(_describe(result, len(model.classes)), indent=1))
         else:
             for line in _summary(result, len(model.classes)):
                 say(console, line)
             _show_classes(console, result, self.all)
-        if self.confusion is not None:
-            _write_confusion(result, self.confusion)
         if n_known := len(set(table.classes) & set(model.classes)):
             which = "1 of these classes was" if n_known == 1 else f"{n_known} of these classes were"
             warning = f"{which} trained on; if the same images were, the accuracy is too high."

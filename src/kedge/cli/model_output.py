@@ -14,8 +14,9 @@ from rich.console import Console
 
 from kedge import api
 from kedge.cli.arguments import as_json, say, validation_text
+from kedge.config import Privacy
 from kedge.data.delivery import Delivery
-from kedge.errors import KedgeError, NameTakenError
+from kedge.errors import KedgeError, NameTakenError, require
 from kedge.methods.base import Memory
 from kedge.methods.registry import method_names, parse_method
 from kedge.models.model import Model
@@ -36,9 +37,21 @@ from kedge.utils.text import format_bytes
 Name = Callable[[Path], Path]  # of a file beside a model, by the name of the model
 
 
-def check_save_memory(method: str | None) -> None:
-    """Raise before training, not after it, if the method keeps nothing."""
-    if method is None or parse_method(method).remembers:
+def check_memory_is_allowed(method: str, privacy: Privacy | None) -> None:
+    """Raise if a private model would have a memory beside it."""
+    require(
+        privacy is None or not parse_method(method).remembers,
+        f"--private: {method} keeps images, or what was computed from them, in a file beside the "
+        "model; use IDA, DFA or FT without --save-memory.",
+    )
+
+
+def check_save_memory(method: str | None, privacy: Privacy | None = None) -> None:
+    """Raise before training, not after it, if the method keeps nothing, or may not."""
+    if method is None:
+        return
+    check_memory_is_allowed(method, privacy)
+    if parse_method(method).remembers:
         return
     keeping = " and ".join(name for name in method_names() if parse_method(name).remembers)
     raise KedgeError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from kedge.cli.arguments import Json, ModelFile, as_json, load_pytorch, say, validation_text
+from kedge.cli.arguments import Json, ModelFile, as_json, load_pytorch, option, say, validation_text
+from kedge.utils import signature
 from kedge.utils.progress import printable
 from kedge.utils.text import format_bytes, pluralize
 
@@ -33,18 +35,26 @@ class Show:
     all: FlagCreatePairsOff[bool] = False
     """List every class, with the round that it was learned in and the number of images that its
     mean was computed from."""
+    verify: Annotated[Path | None, option("KEY.pub", "no signature is needed")] = None
+    """Check first that MODEL.sig is a signature of exactly this file by the key; nothing is shown
+    of a model without one. 'kedge sign' makes signatures and keys."""
     json: Json = False
 
     def run(self, console: Console) -> None:
+        if self.verify is not None:
+            signature.verify(self.model, self.verify)
         load_pytorch(self.model)
         from kedge.models import model_file
         from kedge.report.model_summary import describe_model
 
         contents = model_file.read(self.model)
         about = describe_model(self.model, contents)
+        about["verified"] = None if self.verify is None else str(self.verify)
         if self.json:
             print(as_json(about, indent=1))
         else:
+            if self.verify is not None:
+                say(console, f"{'signed':8} by the key {self.verify}; the file is unchanged since")
             _show(console, about)
             _show_history(console, contents.lineage)
             _show_classes(console, about, self.all)
@@ -66,6 +76,8 @@ def _show(console: Console, about: dict[str, Any]) -> None:
         "anchors": f"{anchors['number']}, one per class, of {anchors['length']} numbers "
         f"({format_bytes(anchors['bytes'])}){', and class means' if about['places'] else ''}",
     }
+    if (privacy := about["private"]) is not None:
+        lines["private"] = _private(privacy)
     for title, text in lines.items():
         if text:
             say(console, f"{title:8} {text}")
@@ -87,6 +99,14 @@ def _origin(origin: dict[str, str] | None, frozen: list[str]) -> str:
     if frozen:
         parts.append(f"{pluralize(len(frozen), 'part')} of it frozen")
     return ", ".join(parts)
+
+
+def _private(privacy: dict[str, Any]) -> str:
+    noise = f"noise {privacy['noise']:g}" if privacy["noise"] else "no noise"
+    return (
+        f"written with --private: no paths, {privacy['min_images']} images of each class or more, "
+        f"{noise} (docs/privacy.md)"
+    )
 
 
 def _text(text: str) -> str:

@@ -13,6 +13,7 @@ from kedge.cli.arguments import (
     Json,
     NewModelFile,
     Picture,
+    PrivacyArguments,
     ReadingArguments,
     Strict,
     TensorBoard,
@@ -52,6 +53,7 @@ class Train:
     tensorboard: TensorBoard = None
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
+    privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
     training: TrainArguments = field(default_factory=TrainArguments)
 
     def run(self, console: Console) -> None:
@@ -60,13 +62,14 @@ class Train:
         from kedge.cli.model_output import check_save_memory, finish, lock_output, save_memory
         from kedge.training.loggers import log_to_tensorboard
 
-        check_save_memory(self.save_memory)
+        privacy = self.privacy.privacy()
+        check_save_memory(self.save_memory, privacy)
         with (
             progress.display(),
             log_to_tensorboard(self.tensorboard),
             lock_output(self.out, self.picture) as output,
         ):
-            options = asdict(self.training)
+            options = asdict(self.training) | {"private": privacy or False}
             data = self.reading.delivery(self.data, self.strict)
             model = api.train(data, val=self.val, checkpoint=output.checkpoint, **options)
             if self.save_memory is not None:

@@ -15,6 +15,7 @@ from kedge.cli.arguments import (
     NewModelFile,
     OwnBackbone,
     Picture,
+    PrivacyArguments,
     ReadingArguments,
     RoundArguments,
     Strict,
@@ -67,6 +68,7 @@ class Update:
     tensorboard: TensorBoard = None
     json: Json = False
     reading: ReadingArguments = field(default_factory=ReadingArguments)
+    privacy: PrivacyArguments = field(default_factory=PrivacyArguments)
     training: RoundArguments = field(default_factory=RoundArguments)
 
     def run(self, console: Console) -> None:
@@ -82,7 +84,10 @@ class Update:
         model = load_model(self.model, self.backbone)
         method = self.method or default_method(model)
         save_for = self.save_memory or method
+        privacy = self.privacy.privacy(model)
+        model_output.check_memory_is_allowed(save_for, privacy)
         options = asdict(self.training) | {"method": self.method, "val": self.val}
+        options |= {"private": privacy or False}
         with (
             progress.display(),
             log_to_tensorboard(self.tensorboard),

@@ -25,12 +25,19 @@ def reject_failed_download(path: Path) -> None:
             start = file.read(512)
     except OSError as error:
         raise unreadable(path, error) from None
+    if what := failed_download(start):
+        raise KedgeError(f"{path}: {what}.")
+
+
+def failed_download(start: bytes) -> str:
+    """What a file with these first bytes is if it is no data at all; otherwise ""."""
     if not start:
-        raise KedgeError(f"{path}: this file is empty; download it again.")
+        return "this file is empty; download it again"
     if start.startswith(b"version https://git-lfs"):
-        raise KedgeError(f"{path}: a Git LFS pointer, not the data; run 'git lfs pull'.")
+        return "a Git LFS pointer, not the data; run 'git lfs pull'"
     if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|error)", start, re.IGNORECASE):
-        raise KedgeError(f"{path}: a web page, not the data; download it again.")
+        return "a web page, not the data; download it again"
+    return ""
 
 
 @contextmanager

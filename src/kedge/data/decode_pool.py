@@ -8,6 +8,7 @@ and the others of its batch are decoded nevertheless. Arrays need no decoder and
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from kedge.data.damage import failed_download
 from kedge.data.decode import ImageHeader, ImageSpec, RawImage, array_header, decode_array
 from kedge.data.decode_worker import LENGTH, LONGEST_REASON, REPLY, REQUEST, seconds_for
 from kedge.data.image_codec import MOST_PIXELS
@@ -181,13 +183,13 @@ def _decode_alone(content: bytes, spec: ImageSpec | None, on_stop: Callable[[], 
     [result] = alone
     if result.pixels is not None or result.reason:
         return result
-    header, reason = result.header, DAMAGED
+    header, reason = result.header, failed_download(content[:512]) or DAMAGED
     if header is not None and header.width * header.height > MOST_PIXELS:
         reason = f"{header.width}×{header.height} px are too many"
     return result._replace(reason=reason)
 
 
-class _Worker(LimitedProcess):
+class DecodeWorker(LimitedProcess):
     """A decode worker; see decode_worker.py for what is sent."""
 
     def __init__(self) -> None:
@@ -199,15 +201,20 @@ class _Worker(LimitedProcess):
         spec: ImageSpec | None,
         memory: int,
         results: list[Decoded],
+        most_seconds: float = math.inf,
     ) -> str:
-        """Append the result of each image; returns why the worker stopped at the next, or ""."""
+        """Append the result of each image; returns why the worker stopped at the next, or "".
+
+        An image may take `most_seconds` of wall time, or less if it is small.
+        """
         try:
             lengths = b"".join(LENGTH.pack(len(content)) for content in contents)
             self.send(_request(spec, memory, len(contents)) + lengths, WALL_SECONDS)
             for content in contents:
                 self.send(content, WALL_SECONDS)
             for content in contents:
-                results.append(self._receive(spec, WALL_SECONDS + 10 * seconds_for(len(content))))
+                seconds = WALL_SECONDS + 10 * seconds_for(len(content))
+                results.append(self._receive(spec, min(seconds, most_seconds)))
         except ChildStopped as stopped:
             self.close()
             return stopped.reason
@@ -238,4 +245,4 @@ def _request(spec: ImageSpec | None, memory: int, n: int) -> bytes:
     return REQUEST.pack(side, n_channels, resize == "stretch", resample, memory, n)
 
 
-_POOL = ProcessPool(_Worker, MEMORY)
+_POOL = ProcessPool(DecodeWorker, MEMORY)

@@ -14,7 +14,7 @@ from kedge.data.decode_pool import decode_each
 from kedge.data.index import ImageIndex, evenly_spaced
 from kedge.data.pack import PackJob
 from kedge.data.parallel_decode import RawBatch, StopGuard, batches, infer_spec, map_batches
-from kedge.data.remarks import Remark, few_images, problems, worst_first
+from kedge.data.remarks import Remark, few_images, problems, unreadable_images, worst_first
 from kedge.data.table import ImageTable
 from kedge.utils import progress
 from kedge.utils.text import pluralize
@@ -90,6 +90,8 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
     sizes = Counter(f"{h.width}×{h.height}" for h in headers if h is not None)
     modes = Counter(h.mode for h in headers if h is not None)
     readable = index.select(np.array(numbers)[good]) if len(good) else None
+    verb = "cannot be read and will be left out"
+    left_out = [unreadable_images(bad, index.images.name, len(numbers), verb)] if bad else []
     return Inspection(
         str(index.path),
         index.form,
@@ -105,7 +107,7 @@ def inspect_index(index: ImageIndex, everything: bool = False) -> Inspection:
         remarks=worst_first(
             (
                 *index.all_remarks,
-                *_unreadable_remark(index, bad, len(numbers)),
+                *left_out,
                 *(copy_remarks(readable, signatures.select(good), True) if readable else ()),
                 *_part_remarks(index),
                 *_count_remarks(counts, index.classes),
@@ -180,17 +182,6 @@ def _count_remarks(counts: np.ndarray, classes: tuple[str, ...]) -> list[str]:
     advice = "'kedge train' adapts to it, 'kedge bench' needs --n-shot or --n-query"
     few = few_images(counts.tolist(), classes, ENOUGH_IMAGES)
     return [f"{text}, for 5 shots and 15 queries: {advice}" for text in few]
-
-
-def _unreadable_remark(index: ImageIndex, bad: dict[int, str], n_seen: int) -> list[str]:
-    if not bad:
-        return []
-    first = min(bad)
-    what = (
-        f"{len(bad)} of {pluralize(n_seen, 'image')} cannot be read and will be left out, the "
-        f"first is {index.images.name(first)} ({bad[first]})"
-    )
-    return [Remark(what, "lost")]
 
 
 def _header_remarks(

@@ -117,12 +117,13 @@ def pack_images(index: ImageIndex, spec: ImageSpec, out: Path, timeout: float = 
     """The packed file at `out`, made or completed if necessary. Ranks call it independently."""
     job = PackJob(index, spec)
     folder = atomic_io.sibling(out, f"{out.name}.packing")
+    lock = f".{out.name}.lock"
     if not _is_packed(job, out):
-        with atomic_io.file_lock(out.parent, f".{out.name}.lock", timeout):
+        with atomic_io.file_lock(out.parent, lock, timeout):
             if not _is_packed(job, out):  # another process may have been faster
                 _pack(job, folder, out)
-    elif folder.is_dir():  # stopped after the file was complete
-        with suppress(OSError):
+    elif folder.is_dir() or (out.parent / lock).exists():  # stopped after the file was complete
+        with suppress(OSError, KedgeError), atomic_io.file_lock(out.parent, lock):
             _discard(folder)
     return ImageTable.load(out)
 

@@ -157,7 +157,8 @@ def read_packed(path: Path) -> tuple[dict[str, Any], LazyImages, dict[str, Tenso
     checksum, verifier = str(metadata.get("fingerprint", "")), None
     if (digests := vectors.pop(DIGESTS, None)) is not None:
         per_digest = metadata.get(DIGEST_IMAGES)
-        ok = type(per_digest) is int and digests.dtype == torch.uint8
+        ok = type(per_digest) is int and 0 < per_digest < 1 << 63
+        ok = ok and digests.dtype == torch.uint8
         require(ok, f"{path}: damaged; pack the images again.")
         verifier = PixelVerifier(
             path,

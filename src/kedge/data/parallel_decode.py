@@ -19,11 +19,11 @@ from kedge.data.decode import ImageSpec, RawImage
 from kedge.data.decode_pool import decode_each, n_workers, read_headers
 from kedge.data.image_codec import ResizeMode
 from kedge.data.index import ImageIndex, ImageSource, evenly_spaced
-from kedge.data.remarks import Remark, worst_first
+from kedge.data.remarks import Remark, unreadable_images, worst_first
 from kedge.data.table import ImageTable
-from kedge.errors import require
+from kedge.errors import KedgeError, require
 from kedge.utils import progress
-from kedge.utils.text import pluralize
+from kedge.utils.text import list_some, pluralize
 
 T = TypeVar("T")
 CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a packing
@@ -78,7 +78,13 @@ def infer_spec(
         guard = StopGuard(index.images, PROBED)
         read = map_batches(lambda batch: read_headers(batch.images, guard.of(batch)), probes)
         headers = [header for headers in read for header in headers if header is not None]
-        require(bool(headers), f"{index.path}: no image could be loaded.")
+        if not headers:
+            first = next(batches(index.images, [0]))
+            reason = decode_each(first.images, ImageSpec(LARGEST, 3))[0].reason
+            raise KedgeError(
+                f"{index.path}: no image could be loaded, the first is {index.images.name(0)} "
+                f"({reason})."
+            )
         side = int(np.median([min(header.width, header.height) for header in headers]))
         n_channels = n_channels or (1 if all(header.grey for header in headers) else 3)
         if n_channels == 3 and side >= MIN_PHOTOGRAPH:
@@ -212,16 +218,14 @@ def leave_out(
     first = index.images.name(min(unreadable)) if unreadable else ""
     reason = unreadable[min(unreadable)] if unreadable else ""
     require(bool(good.any()), f"{first}: cannot be read as an image ({reason}), nor can any other.")
-    readable, remarks = index.select(order[good]), []
+    readable, remarks = index.select(order[good]), list[Remark]()
     if unreadable:
-        remarks.append(
-            f"{len(unreadable)} of {pluralize(len(index), 'image')} could not be read and "
-            f"{'was' if len(unreadable) == 1 else 'were'} left out, the first is {first} ({reason})"
-        )
+        verb = f"could not be read and {'was' if len(unreadable) == 1 else 'were'} left out"
+        remarks.append(unreadable_images(unreadable, index.images.name, len(index), verb))
     if lost := lost_classes(index, readable):
-        remarks.append(
+        remark = (
             f"{pluralize(len(lost), 'class has', 'classes have')} no image that could be read and "
-            f"{'was' if len(lost) == 1 else 'were'} left out: {', '.join(lost[:5])}"
-            f"{', …' if len(lost) > 5 else ''}"
+            f"{'was' if len(lost) == 1 else 'were'} left out: {list_some(lost, 5)}"
         )
-    return readable, np.flatnonzero(good), [Remark(text, "lost") for text in remarks]
+        remarks.append(Remark(remark, "lost"))
+    return readable, np.flatnonzero(good), remarks

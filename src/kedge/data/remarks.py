@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from kedge.errors import KedgeError
 from kedge.utils import progress
 from kedge.utils.progress import printable
-from kedge.utils.text import display_name, pluralize, skipped_remark
+from kedge.utils.text import display_name, first_example, pluralize, skipped_remark
 
 Kind = Literal["name", "label", "leak", "lost", "note"]
 KINDS: tuple[Kind, ...] = (  # the worst first; all but notes are problems, which can spoil a model
@@ -18,6 +18,7 @@ KINDS: tuple[Kind, ...] = (  # the worst first; all but notes are problems, whic
     "lost",  # images of the delivery are not used
     "note",  # nothing is wrong, but worth knowing
 )
+MOST_REASONS = 4  # why images cannot be read, in one remark
 
 
 class Remark(str):
@@ -43,6 +44,28 @@ def problems(remarks: Sequence[str]) -> list[str]:
 def lost(names: Sequence[str], noun: str, reason: str) -> tuple[Remark, ...]:
     """A remark on images that were skipped, which is a problem; see `skipped_remark`."""
     return tuple(Remark(text, "lost") for text in skipped_remark(names, noun, reason))
+
+
+def unreadable_images(
+    reasons: Mapping[int, str], name: Callable[[int], str], n_images: int, verb: str
+) -> Remark:
+    """A remark on images that cannot be read, with an example for each of the most usual reasons.
+
+    Args:
+        reasons: why, by the number of the image; not empty.
+        verb: such as "cannot be read".
+    """
+    by_reason: dict[str, list[str]] = {}
+    for i in sorted(reasons):
+        by_reason.setdefault(reasons[i], []).append(name(i))
+    usual = sorted(by_reason.items(), key=lambda item: -len(item[1]))[:MOST_REASONS]
+    start = f"{len(reasons)} of {pluralize(n_images, 'image')} {verb}"
+    if len(by_reason) == 1:
+        [(reason, names)] = usual
+        return Remark(f"{start} ({reason}){first_example(names)}", "lost")
+    listed = [f"{len(names)} ({reason}){first_example(names)}" for reason, names in usual]
+    more = ["…"] * (len(by_reason) > len(usual))
+    return Remark(f"{start}: {'; '.join(listed + more)}", "lost")
 
 
 def worst_first(remarks: Sequence[str]) -> tuple[str, ...]:

@@ -227,8 +227,9 @@ def _split_by_image(
         return None
     fit = ShapeFit(fit.n_shot, fit.n_query, (usable,))
     n_val = np.clip(counts // 4, need, max(need, MAX_VAL_IMAGES // len(usable)))
-    shuffled = [(n_val[i], _shuffled_rows(table, i, seed)) for i in usable.tolist()]
     names = tuple(table.classes[i] for i in usable)
+    orders = (_shuffled_rows(table, name, seed) for name in names)
+    shuffled = list(zip(n_val[usable].tolist(), orders, strict=True))
     val = Pool("validation", table, names, tuple(rows[:n].sort().values for n, rows in shuffled))
     train = Pool("training", table, names, tuple(rows[n:].sort().values for n, rows in shuffled))
     reason = f"validation: {len(val)} images, some of each class, are set apart {FOR_VALIDATION}"
@@ -264,7 +265,7 @@ def _hold_back(pool: Pool, need: int, seed: int) -> tuple[Pool, Pool]:
     kept, held = list[Tensor](), list[Tensor]()
     for name, rows in zip(pool.classes, pool.class_rows, strict=True):
         n = max(0, min(len(rows) // HELD_BACK, len(rows) - need))
-        rows = _shuffled_rows(pool.table, pool.table.classes.index(name), seed)
+        rows = _shuffled_rows(pool.table, name, seed)
         kept.append(rows[n:].sort().values)
         held.append(rows[:n].sort().values)
     train = Pool(pool.name, pool.table, pool.classes, tuple(kept))
@@ -285,14 +286,15 @@ def _pool(
     name: str, table: ImageTable, classes: Classes, seed: int = 0, largest: int | None = None
 ) -> Pool:
     """All images of these classes, or at most `largest` of each."""
-    rows = (_shuffled_rows(table, i, seed)[:largest].sort().values for i in classes.tolist())
-    return Pool(name, table, tuple(table.classes[i] for i in classes), tuple(rows))
+    names = tuple(table.classes[i] for i in classes)
+    rows = (_shuffled_rows(table, each, seed)[:largest].sort().values for each in names)
+    return Pool(name, table, names, tuple(rows))
 
 
-def _shuffled_rows(table: ImageTable, i: int, seed: int) -> Int64[Tensor, " _"]:
-    """The rows of class i in an order that depends on the seed and the class's name alone."""
-    rows = table.rows_of(table.classes[i])
-    order = generator("validation images", seed, table.classes[i]).permutation(len(rows))
+def _shuffled_rows(table: ImageTable, name: str, seed: int) -> Int64[Tensor, " _"]:
+    """The rows of a class in an order that depends on the seed and the class's name alone."""
+    rows = table.rows_of(name)
+    order = generator("validation images", seed, name).permutation(len(rows))
     return rows[torch.from_numpy(order)]
 
 

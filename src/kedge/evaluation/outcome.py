@@ -88,11 +88,8 @@ def measure_round(
         in_anchors: classes whose anchors are of all their images, those held back too.
     """
     known = set(start.classes)
-    examples = {
-        name: features.before[features.labels == label]
-        for label, name in enumerate(table.classes)
-        if name not in known
-    }
+    by_class = zip(table.classes, features.before_by_class(len(table.classes)), strict=True)
+    examples = {name: of_class for name, of_class in by_class if name not in known}
     after = model.classifier()
     untrained = start.classifier_from_features(examples, start.classes) if examples else after
     naming = _old_classes(start, untrained, after, features)

@@ -112,16 +112,19 @@ class Classifier:
         """The n most probable classes of each image, and how typical it is of known images."""
         n = validated("n", int, n)
         require(n >= 1, f"n is {n}: it must be at least 1.")
+        return [p for z in self._features(images) for p in self.answers_from_features(z, n)]
+
+    def answers_from_features(self, features: Float[Tensor, "b d"], n: int = 3) -> list[Prediction]:
+        """The same from features, as `Model.embed` gives them."""
+        best = self._probabilities(features).topk(min(n, len(self.classes)), 1)
+        typical = self.typicality(features)
+        typicalities = [None] * len(features) if typical is None else typical.tolist()
         predictions = []
-        for features in self._features(images):
-            best = self._probabilities(features).topk(min(n, len(self.classes)), 1)
-            typical = self.typicality(features)
-            typicalities = [None] * len(features) if typical is None else typical.tolist()
-            for indices, values, each in zip(
-                best.indices.tolist(), best.values.tolist(), typicalities, strict=True
-            ):
-                names = (self.classes[i] for i in indices)
-                predictions.append(Prediction(list(zip(names, values, strict=True)), each))
+        for indices, values, each in zip(
+            best.indices.tolist(), best.values.tolist(), typicalities, strict=True
+        ):
+            names = (self.classes[i] for i in indices)
+            predictions.append(Prediction(list(zip(names, values, strict=True)), each))
         return predictions
 
     def check_reject(self, share: float) -> None:

@@ -44,6 +44,10 @@ class DeliveredFeatures:
         features = (model.embed_rows(table, rows) for model in (before, after))
         return cls(rows, table.labels[rows].to(after.device), *features)
 
+    def before_by_class(self, n_classes: int) -> tuple[Float[Tensor, "_ d"], ...]:
+        """The features before the round of each class's images; labels ascend as in the table."""
+        return self.before.split(self.labels.bincount(minlength=n_classes).tolist())
+
 
 @torch.no_grad()
 def compensated_means(

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from kedge.config import Privacy
 from kedge.data.augment import ImagesOrMaps
 from kedge.data.decode import ImageSpec
 from kedge.data.delivery import Delivery
@@ -31,7 +32,6 @@ from kedge.models.model_file import LineageEntry
 from kedge.models.model_text import model_text
 from kedge.utils import progress
 from kedge.utils.atomic_io import save_tensors, tensors_digest
-from kedge.utils.config_io import to_dict
 from kedge.utils.progress import Tick, no_tick, task
 
 EMBED_BATCH = 500  # images at a time when nothing trains
@@ -53,6 +53,7 @@ class Model:
     # the model's file is of an early version.
     class_means: Float[Tensor, "classes d"] | None = None
     calibration: Calibration | None = None  # None: a file of an early version
+    privacy: Privacy | None = None  # None: not private
 
     def __repr__(self) -> str:
         return model_text(self.config, self.classes, self.lineage)
@@ -309,14 +310,9 @@ class Model:
 
     def save(self, path: str | Path, *, replace: bool = True) -> None:
         """Write a model file, atomically. Without `replace` an existing one raises KedgeError."""
-        about = {
-            "format": model_file.MODEL_FORMAT,
-            "config": to_dict(self.config),
-            "classes": self.classes,
-            "lineage": [to_dict(entry) for entry in self.lineage],
-        }
-        if self.calibration is not None:
-            about["calibration"] = to_dict(self.calibration)
+        about = model_file.describe(
+            self.config, self.classes, self.lineage, self.calibration, self.privacy
+        )
         save_tensors(Path(path), self.tensors(), about, replace)
 
     @classmethod

@@ -6,7 +6,7 @@ code.
     anchors       C × r     one row for each class ever learned, in the order of `classes`
     places        C × d     current class means, if they are not the anchors
     metadata["kedge"]       JSON: sha256 of the file, version, format, config, classes, lineage,
-                            calibration
+                            calibration, private
 
 docs/model-file.md is the full description, for readers without kedge.
 """
@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kedge.config import ADDED, Epochs, TrainConfig
+from kedge.config import ADDED, Epochs, Privacy, TrainConfig
 from kedge.errors import KedgeError, require
 from kedge.models.calibration import Calibration
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
@@ -43,6 +43,7 @@ FORMAT_1 = "kedge-model-1"  # before all of kedge's files had a version and a ch
 KEYS = {"format", "config", "classes", "lineage"}  # of the JSON
 # What a file whose checksum is right but whose content is not may cause.
 INVALID_CONTENT = (KedgeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+MOST_ROUNDS = 10_000  # each of which takes 0.3 ms to be read and shown
 MOST_TABLE_BYTES = 1 << 30  # of tables that a network computes when it is built
 # Options as files of earlier versions name them. Commands and functions take the new names only.
 RENAMED_OPTIONS = {
@@ -87,6 +88,7 @@ class ModelContents:
     lineage: tuple[LineageEntry, ...]
     class_means: Tensor | None
     calibration: Calibration | None
+    privacy: Privacy | None
     weights: dict[str, Tensor]  # of embedding and head
 
     @property
@@ -106,7 +108,25 @@ def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
     with _rebuilding(path):
         embedding, head = _build(contents, backbone)
     fields = (contents.classes, contents.anchors, contents.lineage, contents.class_means)
-    return contents.config, embedding, head, *fields, contents.calibration
+    return contents.config, embedding, head, *fields, contents.calibration, contents.privacy
+
+
+def describe(
+    config: ModelConfig,
+    classes: Sequence[str],
+    lineage: Sequence[LineageEntry],
+    calibration: Calibration | None,
+    privacy: Privacy | None,
+) -> dict[str, Any]:
+    """The JSON of a model file, without checksum and version."""
+    optional = {"calibration": calibration, "private": privacy}
+    return {
+        "format": MODEL_FORMAT,
+        "config": to_dict(config),
+        "classes": classes,
+        "lineage": [to_dict(entry) for entry in lineage],
+        **{key: to_dict(value) for key, value in optional.items() if value is not None},
+    }
 
 
 def find(path: Path) -> Path:
@@ -141,7 +161,7 @@ def _rebuilding(path: Path) -> Iterator[None]:
 
 
 def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
-    keys = set(about) - {"calibration"}  # which files of early versions lack
+    keys = set(about) - {"calibration", "private"}  # which not every file has
     require(keys == KEYS, f"its JSON must have the keys {', '.join(sorted(KEYS))} only")
     config = from_dict(ModelConfig, about["config"])
     config = replace(config, head=replace(config.head, head=current_spec(config.head.head)))
@@ -156,13 +176,16 @@ def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
         valid = valid and class_means.dtype == torch.float32
         require(valid, "its places are not one row of float32 for each class")
     _check_finite(anchors, *([] if class_means is None else [class_means]))
+    n_rounds = len(about["lineage"])
+    require(n_rounds <= MOST_ROUNDS, f"it has {n_rounds:,} rounds, more than {MOST_ROUNDS:,}")
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
     ascending = all(a.round < b.round for a, b in itertools.pairwise(lineage))
     require(ascending, "its rounds are not in ascending order")
-    given = about.get("calibration")
+    given, private = about.get("calibration"), about.get("private")
     calibration = None if given is None else from_dict(Calibration, given)
+    privacy = None if private is None else from_dict(Privacy, private)
     return ModelContents(
-        config, tuple(classes), anchors, lineage, class_means, calibration, tensors
+        config, tuple(classes), anchors, lineage, class_means, calibration, privacy, tensors
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kedge.evaluation.results import Score
 from kedge.experiments.records import PoolInfo
-from kedge.utils.text import format_bytes, printable
+from kedge.utils.text import format_bytes, format_seconds, printable
 
 NONE = "–"  # shown where the record has no value
 
@@ -48,12 +48,7 @@ def shortened(text: str, max_length: int = 32) -> str:
 
 
 def duration(seconds: float) -> str:
-    if not math.isfinite(seconds) or seconds <= 0:
-        return NONE
-    if seconds < 600:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return format_seconds(seconds) if math.isfinite(seconds) and seconds > 0 else NONE
 
 
 def byte_size(n_bytes: float) -> str:

@@ -52,6 +52,7 @@ def describe_model(file: Path, model: ModelContents) -> dict[str, Any]:
             "bytes": anchors.numel() * anchors.element_size(),
         },
         "places": model.class_means is not None,
+        "private": None if model.privacy is None else asdict(model.privacy),
         "lineage": [asdict(entry) for entry in model.lineage],
         "classes": [
             {"name": name, "round": rounds[name], "images": images.get(name)}

@@ -19,6 +19,7 @@ from kedge.models.frozen_layers import FrozenLayers
 from kedge.models.model import Model
 from kedge.models.trainable import set_train_mode, trainable_copy, trained_names
 from kedge.utils import distributed, progress
+from kedge.utils.text import format_seconds
 
 N_IMAGES = 16  # that are timed, if the network is fast enough
 MAX_WARM_UP = 0.2  # seconds for 2 images; of a slower network no more are timed
@@ -41,13 +42,12 @@ class Duration:
 
     def __str__(self) -> str:
         """'about 3 min: 90 s to compute …, then 400 steps of 0.3 s'."""
-        once = (
-            f"{_seconds(self.frozen)} to compute the frozen layers of {self.n_views:,} views once, "
-            "then "
-            if self.n_views
-            else ""
-        )
-        return f"about {_seconds(self.total)}: {once}{self.n_steps:,} steps of {self.step:.2g} s"
+        steps = f"{self.n_steps:,} steps of {self.step:.2g} s"
+        if self.n_views:
+            views = f"{self.n_views:,} views once"
+            once = f"{format_seconds(self.frozen)} to compute the frozen layers of {views}"
+            steps = f"{once}, then {steps}"
+        return f"about {format_seconds(self.total)}: {steps}"
 
 
 def tell_duration(
@@ -117,10 +117,3 @@ def _seconds_of(run: Callable[[Tensor], object], images: Tensor) -> float:
     began = time.perf_counter()
     run(images)
     return time.perf_counter() - began
-
-
-def _seconds(seconds: float) -> str:
-    """'40 s', '3 min', '2.5 h'."""
-    if seconds < 100:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from kedge.config import EpisodeOptions, TrainConfig
+from kedge.config import EpisodeOptions, Privacy, TrainConfig
 from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import TrainValSplit
@@ -24,6 +24,7 @@ from kedge.models.calibration import Calibration
 from kedge.models.drift_compensation import DeliveredFeatures, compensated_means
 from kedge.models.model import VIRTUAL_SAMPLES, Model
 from kedge.training.duration import tell_duration
+from kedge.training.privacy import check_privacy, with_noise, without_sources
 from kedge.training.round import train_round, trains
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
@@ -63,11 +64,14 @@ def train_user_round(
     checkpoint: str | Path | None,
     table: ImageTable,
     memory: Memory | None = None,
+    privacy: Privacy | None = None,
 ) -> Model:
     """The model after its next round; its classes are the older ones, then those of the table.
 
     `split` divides the images of the table into training and validation.
     """
+    if privacy is not None:
+        check_privacy(privacy, start, split, table, config)
     path = None if checkpoint is None else Path(checkpoint)
     n_episodes = config.schedule.epochs * config.schedule.episodes
     round = start.lineage[-1].round + 1 if start.lineage else 0
@@ -92,7 +96,11 @@ def train_user_round(
     features = DeliveredFeatures.of(start, model, table)
     model = replace(model, class_means=compensated_means(start, model, table, features))
     model = replace(model, calibration=_with_counts(start, model, table))
+    if privacy is not None:  # before it is measured, so that the outcome includes the noise
+        model = with_noise(model, start, table.classes, privacy)
     model = _measured(start, model, split, table, features, all_images).to("cpu")
+    if privacy is not None:
+        model = without_sources(model, start, privacy)
     means = None if model.class_means is None else distributed.broadcast(model.class_means)
     return replace(model, anchors=distributed.broadcast(model.anchors), class_means=means)
 

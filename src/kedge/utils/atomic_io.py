@@ -71,14 +71,16 @@ def write_text_atomically(path: Path, text: str, replace: Replace = True) -> Non
     write_bytes_atomically(path, text.encode(), replace)
 
 
-def write_on_this_rank(path: Path, write: Write, replace: Replace = True) -> None:
-    """Write atomically, independently of other ranks."""
+def write_on_this_rank(
+    path: Path, write: Write, replace: Replace = True, mode: int = 0o666
+) -> None:
+    """Write atomically, independently of other ranks; `mode` is that of a new file."""
     _check_name(path)
     part: Path | None = None
     try:
         make_folder(path.parent)
         remove_stale_parts(path)
-        part, file = open_part(path)
+        part, file = open_part(path, mode)
         with file:
             write(file)
             file.flush()
@@ -281,6 +283,7 @@ def file_lock(
     name: str,
     timeout: float = 0.0,
     file: Path | None = None,
+    advice: str = "wait for it or use another --out",
     on_wait: OnWait | None = None,
 ) -> Iterator[None]:
     """Hold a lock, after at most `timeout` seconds (forever if negative); errors name `file`. With
@@ -297,8 +300,7 @@ def file_lock(
                 holder = _holder(lock_file)
             if on_wait is None:
                 raise KedgeError(
-                    f"{file or folder}: another kedge process{holder} is working here; wait for it "
-                    "or use another --out."
+                    f"{file or folder}: another kedge process{holder} is working here; {advice}."
                 ) from None
             on_wait(holder)
             lock.acquire(timeout=-1, poll_interval=1)

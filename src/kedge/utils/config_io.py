@@ -38,7 +38,7 @@ def as_in_python(text: str) -> str:
         plain = value.startswith("'") or re.fullmatch(r"[\d.]+", value)
         return f"{name}={value}" if plain else f"{name}='{value}'"
 
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\S+|'[^']*')(?=: ))?", keyword, text)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (?!--)(\S+|'[^']*')(?=: | --))?", keyword, text)
 
 
 def normalize(config: Any) -> None:

@@ -9,8 +9,8 @@ and learn exactly what a single process learns with the same options. Modules ar
 
 from __future__ import annotations
 
+import atexit
 import functools
-import logging
 import operator
 import os
 import sys
@@ -31,22 +31,18 @@ def init() -> None:
         return
     # Imported here since it takes seconds, and a single process does not need it.
     import torch
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from torch.distributed import destroy_process_group, init_process_group
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     local_size, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
     enough, each = local_size <= gpus or gpus == 0, "each process needs its own GPU"
     require(enough, f"--nproc-per-node is {local_size}: {each}, so start at most {gpus}.")
-    n_nodes, rest = divmod(_launched_world_size(), local_size)
-    require(rest == 0, "--nproc-per-node must be the same on every machine.")
-    Fabric(
-        accelerator="cuda" if gpus else "cpu",
-        strategy="ddp",
-        devices=local_size,
-        num_nodes=n_nodes,
-        plugins=[TorchElasticEnvironment()],
-    ).launch()
+    if gpus == 0:
+        init_process_group("gloo")
+        return
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    init_process_group("nccl", device_id=device)
+    atexit.register(destroy_process_group)  # NCCL warns at exit of a group that still exists
 
 
 def world_size() -> int:

@@ -31,17 +31,17 @@ NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 NO_HARD_LINKS = (*NOT_SUPPORTED, errno.EPERM, errno.EMLINK)
 
 
-def open_part(path: Path) -> tuple[Path, BinaryIO]:
+def open_part(path: Path, mode: int = 0o666) -> tuple[Path, BinaryIO]:
     """A new file in the folder of `path`, open for writing, and its name."""
     words = (host_digits(), str(os.getpid()), secrets.token_hex(4))
     part = path.with_name(f".{_shortened(path.name)}.{'-'.join(words)}.part")
-    return part, open_new(part)
+    return part, open_new(part, mode)
 
 
-def open_new(path: Path) -> BinaryIO:
+def open_new(path: Path, mode: int = 0o666) -> BinaryIO:
     """A file that did not exist, open for writing and reading; links are not followed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_LINK | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, 0o666), "w+b")
+    return os.fdopen(os.open(path, flags, mode), "w+b")
 
 
 def without_links(path: str, flags: int) -> int:

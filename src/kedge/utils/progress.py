@@ -25,6 +25,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from kedge.errors import KedgeWarning, require
+from kedge.utils.text import format_seconds
 from kedge.utils.text import printable as printable
 
 P = ParamSpec("P")
@@ -34,6 +35,7 @@ LOGGER = logging.getLogger("kedge")
 Verbosity = Literal["info", "warning"]
 VERBOSITY_VARIABLE = "KEDGE_VERBOSITY"
 Tick = Callable[[int], None]  # called with the number of items that were just done
+Observer = Callable[[str, int, int], object]  # called with a task, items done, and their total
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class _Display:
 _display: ContextVar[_Display | None] = ContextVar("kedge_display", default=None)
 _prefix: ContextVar[str] = ContextVar("kedge_prefix", default="")  # of every line
 _show_status: ContextVar[Callable[[str], object] | None] = ContextVar("kedge_status", default=None)
+_observer: ContextVar[Observer | None] = ContextVar("kedge_observer", default=None)
 _verbosity: Verbosity | None = None  # None: as the environment says
 
 
@@ -162,9 +165,37 @@ def no_tick(n: int) -> None:
 
 
 @contextmanager
+def observed_by(observer: Observer) -> Iterator[None]:
+    """Also tell a function how far the tasks of the body are, as for the page of a service."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+@contextmanager
 def task(description: str, total: int) -> Iterator[Tick]:
     """A progress bar for the body, which advances it with the tick that it is given; none for a
     single item, such as an image to classify."""
+    with _shown_task(description, total) as tick:
+        if (observer := _observer.get()) is None:
+            yield tick
+            return
+        done = 0
+
+        def tell(n: int) -> None:
+            nonlocal done
+            tick(n)
+            done += n
+            observer(description, done, total)
+
+        observer(description, 0, total)
+        yield tell
+
+
+@contextmanager
+def _shown_task(description: str, total: int) -> Iterator[Tick]:
     progress = _shown_by()
     if progress is None or total < 2:
         yield no_tick
@@ -220,7 +251,7 @@ class _LineTick:
             line = f"{self.description}: {self.done} of {self.total}"
             if self.done > before:
                 left = (now - since) / (self.done - before) * (self.total - self.done)
-                line += f", about {left:.0f} s left"
+                line += f", about {format_seconds(left)} left"
             note(line + (f"; {self.status}" if self.status else ""))
 
 

@@ -25,6 +25,14 @@ def format_bytes(n_bytes: float) -> str:
     return f"{n_bytes:.0f} B"
 
 
+def format_seconds(seconds: float) -> str:
+    """'40 s', '3 min', '2 h 05 min'."""
+    if seconds < 600:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def printable(text: str, *, one_line: bool = False) -> str:
     """The text with control characters and those that change the direction of writing escaped:
     names from files may hold any."""

@@ -30,6 +30,12 @@ IMAGE_COLUMNS = (
 )
 CLASS_COLUMNS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
 PART_COLUMNS = ("split", "part", "subset", "partition", "set", "data_set")
+USED_COLUMNS = frozenset((*IMAGE_COLUMNS, *CLASS_COLUMNS, *PART_COLUMNS))
+LONGEST_LINE = 1 << 18  # characters: a line of millions of cells is in no list of images
+
+
+class _LongLine(csv.Error):
+    """A line has more characters than are read."""
 
 
 class Layout(NamedTuple):
@@ -41,7 +47,8 @@ class Layout(NamedTuple):
 
 
 def csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Line numbers and cells by column; the bare header if it lacks a column that is needed."""
+    """Line numbers and cells by column, but for columns that are never used; all names of the
+    header if it lacks a column that is needed."""
     separator, columns, has_header = _layout(text)
     table = _reader(text, separator)
     rows = filter(None, table)
@@ -52,12 +59,17 @@ def csv_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]
             if header and not has_columns(columns):
                 yield table.line_num, dict.fromkeys(columns)
                 return
+        # A row may lack the last cells. It must not cost as much as there are columns.
+        used = {name: k for k, name in enumerate(columns) if name in USED_COLUMNS}
         for row in rows:
             cells = _join_words(row) if separator == " " and len(row) > len(columns) else row
-            named = dict(zip(columns, cells, strict=False))  # a row may lack the last cells
-            yield table.line_num, {**dict.fromkeys(columns, ""), **named}
+            yield (
+                table.line_num,
+                {name: cells[k] if k < len(cells) else "" for name, k in used.items()},
+            )
     except csv.Error as error:
-        raise KedgeError(f"{path}: line {table.line_num} is not valid CSV ({error}).") from None
+        number = table.line_num + isinstance(error, _LongLine)
+        raise KedgeError(f"{path}: line {number} is not valid CSV ({error}).") from None
 
 
 def has_columns(columns: Collection[str]) -> bool:
@@ -71,6 +83,8 @@ def column_name(name: str) -> str:
 
 def _layout(text: str) -> Layout:
     header = re.split("[\r\n]", text.lstrip(), maxsplit=1)[0]
+    if len(header) > LONGEST_LINE:
+        return Layout(",")  # reading it says so
     for separator in SEPARATORS:
         if has_columns([column_name(name) for name in header.split(separator)]):
             return Layout(separator)
@@ -105,8 +119,14 @@ def _columns_by_cells(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def _reader(text: str, separator: str) -> Any:
-    lines = io.StringIO(text, newline="")
-    return csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=True)
+    return csv.reader(_lines(text), delimiter=separator, strict=True, skipinitialspace=True)
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in io.StringIO(text, newline=""):
+        if len(line) > LONGEST_LINE:
+            raise _LongLine(f"more than {LONGEST_LINE:,} characters")
+        yield line
 
 
 def _join_words(cells: Sequence[str]) -> list[str]:

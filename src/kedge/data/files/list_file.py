@@ -8,6 +8,7 @@ such as a crop box, also needs a new kind of `RawImage` (data/decode.py) from it
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import posixpath
@@ -37,6 +38,7 @@ HEAD_BYTES = 1 << 16  # read to tell a list of images from other tables
 # Ravi's lists name the n-th image of a class; ImageNet's names hold a number of any length.
 RAVI_NAME = re.compile(r"(n\d{8})\d{3}(\d{5})\.jpe?g", re.IGNORECASE)
 IMAGENET_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
+LONGEST_OBJECT = 1 << 20  # characters of a line of JSON, which may take 30 times as much memory
 # For each image of a list so many places are tried. Usual data sets have one to five.
 MOST_FOLDERS, MOST_PARENTS = 64, 16
 # Parents of class folders that are tried for a list given alone, whose folder is not listed.
@@ -98,15 +100,16 @@ def _cell(record: Mapping[str, object], names: Sequence[str]) -> str:
 
 
 def _json_records(text: str, path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line) if len(line) <= LONGEST_OBJECT else None
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise KedgeError(f"{path}: line {number} is no JSON object.")
+            limit = f" of at most {LONGEST_OBJECT:,} characters" * (len(line) > LONGEST_OBJECT)
+            raise KedgeError(f"{path}: line {number} is no JSON object{limit}.")
         yield number, {column_name(key): value for key, value in record.items()}
 
 

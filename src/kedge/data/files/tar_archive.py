@@ -23,6 +23,7 @@ from kedge.utils.regular_file import open_regular
 
 LONGEST_NAME = 1 << 16  # bytes that may be spent on one name
 LONGEST_NUMBER = 20  # digits
+LEAST_MEMBER = 16  # bytes of the file: a name and an image take more in any compression
 MOST_EXTENDED = 16  # bytes of names and extended headers for each byte of the file
 XZ_MEMORY = 128 << 20  # bytes; `xz -9` needs 65 MiB
 BLOCK = 512  # bytes, the unit of a .tar
@@ -45,8 +46,11 @@ class Tar(Archive):
     def _scan(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """The name of each member, and the position and the number of its bytes."""
         extended: dict[str, str] = {}  # extended header of the next member
-        at = 0
+        at = n_headers = 0
         while (header := self._block(at)).strip(b"\0"):
+            n_headers += 1
+            if n_headers * LEAST_MEMBER > max(self._bytes, SMALL_FILE):
+                raise ValueError("most of it are names")
             _check(header)
             at += BLOCK
             size = _number(header[124:136])

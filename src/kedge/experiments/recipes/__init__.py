@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # imports PyTorch, which listing recipes does not need
     from kedge.experiments.experiment import Experiment
 
 Settings = dict[str, Any]
+LONGEST_TEXT, MOST_DOTS = 1 << 20, 100  # characters of a file, and dots in a line of it
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,11 @@ def _included() -> dict[str, str]:
 
 def _read(name: str, file: str, text: str) -> Recipe:
     try:
+        # Python's parser takes quadratic memory for a key of many parts, such as a.a.a.a.
+        if len(text) > LONGEST_TEXT or any(
+            line.count(".") > MOST_DOTS for line in text.split("\n")
+        ):
+            raise ValueError("it is too long, or has a line of too many dots")
         settings = tomllib.loads(text)
         check_depth(settings)
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,119 @@
+"""What a request may ask for, and how a request is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kedge.errors import KedgeError
+from kedge.utils.text import format_bytes
+
+MOST_CLIENTS = 10_000  # whose rates are remembered
+
+
+class Refused(KedgeError):
+    """A request that cannot be served, with its HTTP status and one sentence."""
+
+    def __init__(self, status: int, sentence: str, retry_after: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.retry_after = retry_after  # seconds; 0: not said
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on requests. The defaults suit one machine and photographs of telephones."""
+
+    picture_bytes: int = 32 << 20
+    request_bytes: int = 1 << 30
+    request_pictures: int = 500
+    json_bytes: int = 1 << 16
+    uploads_bytes: int = 512 << 20  # of all pictures that are being received and decoded
+    quota: int = 20 << 30  # bytes of the project folder
+    free_bytes: int = 1 << 29  # that must stay free on the disk
+    silence: float = 10.0  # seconds without a byte after which a sender is cut off
+    least_rate: float = 20_000.0  # bytes per second, on average, after the first `silence` seconds
+    bad_pictures: int = 20  # that may end a decoder, per minute and client
+    wrong_tokens: int = 10  # per minute and client
+    pictures_per_minute: int = 0  # per client; 0: no limit
+
+
+class Rate:
+    """Counts per minute and client; a client's count falls evenly with time (a leaky bucket)."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._counts: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, client: str, what: str) -> None:
+        """Raise Refused if the client has used up its rate. 0 means no limit."""
+        if not self.most:
+            return
+        with self._lock:
+            level = self._level(client)
+        if level > self.most - 0.5:
+            wait = (level - self.most + 1) * 60 / self.most
+            raise Refused(429, f"Too many {what}; wait {wait:.0f} s and try again.", wait)
+
+    def add(self, client: str, n: int = 1) -> None:
+        if not self.most:
+            return
+        with self._lock:
+            self._counts[client] = (self._level(client) + n, time.monotonic())
+            self._counts.move_to_end(client)
+            if len(self._counts) > MOST_CLIENTS:
+                self._counts.popitem(last=False)
+
+    def _level(self, client: str) -> float:
+        level, since = self._counts.get(client, (0.0, 0.0))
+        return max(0.0, level - (time.monotonic() - since) * self.most / 60)
+
+
+class Budget:
+    """Bytes that all requests may hold together."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.used = most, 0
+        self._lock = threading.Lock()
+
+    def take(self, n: int) -> None:
+        with self._lock:
+            if self.used + n > self.most:
+                raise Refused(503, "The server is receiving too much at once; try again soon.", 2)
+            self.used += n
+
+    def give_back(self, n: int) -> None:
+        with self._lock:
+            self.used -= n
+
+    @contextmanager
+    def holding(self) -> Iterator[Held]:
+        """Bytes that are given back in the end, whatever happens."""
+        held = Held(self)
+        try:
+            yield held
+        finally:
+            held.set(0)
+
+
+class Held:
+    """The part of a budget that one request holds."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget, self.n = budget, 0
+
+    def set(self, n: int) -> None:
+        if n > self.n:
+            self.budget.take(n - self.n)
+        else:
+            self.budget.give_back(self.n - n)
+        self.n = n
+
+
+def too_large(what: str, most: int) -> Refused:
+    return Refused(413, f"{what} is larger than {format_bytes(most)}, which is the limit.")

@@ -1,0 +1,61 @@
+"""What the routes share: the service of a request, its role, and how uploads are described."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from kedge.serve.security import check_role
+from kedge.serve.service import Service
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def role_of(request: Request) -> str:
+    return str(request.scope["kedge_role"])
+
+
+Number = Annotated[int, Path(ge=0, lt=1 << 53)]  # of a class, a version or a round, in a path
+CurrentService = Annotated[Service, Depends(service_of)]
+CurrentRole = Annotated[str, Depends(role_of)]
+
+
+class RoleRouter(APIRouter):
+    """Routes that need a role."""
+
+    def needing(self, role: str) -> dict[str, Any]:
+        """The arguments of a route that only this role and those above it may use."""
+
+        def check(request: Request) -> None:
+            check_role(request.scope["kedge_role"], role)
+
+        check.role = role  # type: ignore[attr-defined]  # for the test that every route has one
+        return {"dependencies": [Depends(check)], "openapi_extra": {"x-role": role}}
+
+
+PICTURES: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}}
+                    },
+                }
+            },
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+def needing_pictures(router: RoleRouter, role: str) -> dict[str, Any]:
+    """The same for a route that takes pictures."""
+    about = router.needing(role)
+    return {**about, "openapi_extra": {**about["openapi_extra"], **PICTURES}}

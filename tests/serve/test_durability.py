@@ -1,0 +1,164 @@
+"""What is acknowledged survives kills, and rounds continue.
+
+For hundreds of kills: tools/serve_kill_test.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kedge.serve.client import Client
+from kedge.serve.database import Database
+from kedge.serve.project import open_project
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "serve_kill_test.py"
+spec = importlib.util.spec_from_file_location("serve_kill_test", TOOL)
+assert spec is not None
+assert spec.loader is not None
+tool = importlib.util.module_from_spec(spec)
+sys.modules["serve_kill_test"] = tool  # dataclasses look their module up
+spec.loader.exec_module(tool)
+
+Drawings = dict[str, list[Path]]
+Make = Callable[..., bytes]
+TIMEOUT = 120  # seconds
+LONG = {"epochs": 400, "episodes": 10, "train": "all"}
+
+
+@pytest.fixture
+def server(tiny_model: Path, tmp_path: Path) -> Iterator[Any]:
+    server = tool.ServerProcess(tmp_path / "project", "--model", str(tiny_model))
+    server.start()
+    server.command = server.command[:-2]  # the model is for the first start
+    yield server
+    if server.process.poll() is None:
+        server.kill()
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def start_long_round(client: Client, drawings: Drawings) -> int:
+    """A round that has saved a checkpoint and would run on for minutes."""
+    for name in list(drawings)[:4]:
+        client.teach(name, drawings[name])
+    return client.improve(**LONG)
+
+
+def saved(server: Any, job: int) -> bool:
+    return bool((server.folder / "jobs" / str(job) / "checkpoint").exists())
+
+
+def round_process(server: Any) -> int:
+    [pid] = [p for p, command in server.children().items() if "kedge.serve.improve" in command]
+    return int(pid)
+
+
+@pytest.mark.slow
+def test_kills_under_load_lose_nothing(tmp_path: Path) -> None:
+    assert tool.run(tmp_path / "project", kills=5, seed=1, longest=3.0) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_round_is_continued_on_demand(server: Any, drawings: Drawings) -> None:
+    client = Client(server.address)
+    job = start_long_round(client, drawings)
+    wait_for(lambda: saved(server, job))
+    os.kill(round_process(server), signal.SIGKILL)
+    wait_for(lambda: client.job(job)["state"] == "interrupted")
+    assert not client.state()["improve"]["possible"]
+    before = client.job(job)["progress"]
+    assert before["phase"] == "training"
+    client.send("POST", f"/api/jobs/{job}/continue")
+    wait_for(lambda: client.job(job)["progress"]["done"] > 0)
+    assert client.job(job)["progress"]["done"] >= before["done"]
+    client.send("POST", f"/api/jobs/{job}/cancel")
+    assert client.job(job)["state"] == "cancelled"
+    assert not (server.folder / "jobs" / str(job)).exists()
+    assert client.state()["improve"]["possible"]
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_round_continues_when_the_server_starts_again(
+    server: Any, drawings: Drawings, how: signal.Signals
+) -> None:
+    client = Client(server.address)
+    job = start_long_round(client, drawings)
+    wait_for(lambda: saved(server, job))
+    process = round_process(server)
+    server.kill(how)
+    wait_for(lambda: not Path(f"/proc/{process}").exists() or is_zombie(process))
+    client.close()
+    server.start()
+    wait_for(lambda: client.job(job)["progress"].get("phase") == "training")
+    assert client.job(job)["state"] == "running"
+    assert client.ask([drawings["second 0"][0]])["answers"]
+    client.send("POST", f"/api/jobs/{job}/cancel")
+    client.close()
+
+
+def is_zombie(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.slow
+def test_a_graceful_stop_ends_with_a_word(server: Any) -> None:
+    server.kill(signal.SIGTERM)
+    assert server.process.returncode == 0
+    assert '"stopped"' in server.log.read_text().splitlines()[-1]
+    assert not list(server.folder.glob("*.lock"))
+
+
+def test_files_without_rows_are_removed(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    with open_project(folder, tiny_model):
+        pass
+    orphans = [
+        folder / "pictures" / "ab" / ("ab" + "0" * 62),
+        folder / "thumbnails" / "ab" / ("ab" + "0" * 62 + ".jpg"),
+        folder / "versions" / "2.kedge",
+        folder / "jobs" / "7" / "checkpoint",
+    ]
+    for path in orphans:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"?")
+    with open_project(folder):
+        assert not any(path.exists() for path in orphans)
+        assert (folder / "versions" / "1.kedge").exists()
+
+
+def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "a.sqlite")
+
+    def fail() -> None:
+        with database.transaction():
+            database.set_setting("a", "1")
+            with database.transaction():
+                database.set_setting("b", "2")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert database.setting("a") is database.setting("b") is None
+    assert database.revision == 0
+    database.set_setting("a", "1")
+    assert database.revision == 1
+    database.close()
+    again = Database(tmp_path / "a.sqlite")
+    assert (again.setting("a"), again.revision, again.check()) == ("1", 1, "ok")
+    again.close()
