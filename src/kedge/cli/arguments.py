@@ -132,8 +132,6 @@ Support = Annotated[
         "of images in each.",
     ),
 ]
-
-
 Strict = Annotated[
     FlagCreatePairsOff[bool],
     arg(
@@ -141,8 +139,6 @@ Strict = Annotated[
         "classes or unreadable images; 'kedge data inspect' lists them."
     ),
 ]
-
-
 ClassFolderOption = Annotated[
     Literal["top", "leaf", "path"] | None,
     option(
