@@ -32,6 +32,7 @@ HELP = {
     "evaluate": ["MODEL", "DATA", "--known", "--n-episodes", "--n-shot", "95%", "--confusion"],
     "predict": ["MODEL", "IMAGE", "--support", "--include-known", "--top", "--format", "csv"],
     "show": ["MODEL", "--all", "--json"],
+    "serve": ["FOLDER", "--model", "--pictures", "--listen", "--quota", "--new-tokens"],
     "export": ["MODEL", "ONNX", "--include-known"],
     "data inspect": ["DATA", "--all", "Parquet", "Omniglot"],
     "data pack": ["DATA", "--resize", "--exclude", "--channels", "--classes", "--same-class"],
