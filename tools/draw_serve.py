@@ -9,7 +9,6 @@ a person would, and photographed on the way; the fonts are those of the machine.
 from __future__ import annotations
 
 import io
-import re
 import shutil
 import socket
 import subprocess
@@ -40,6 +39,7 @@ FIRST = (
     *("fish", "flower", "house", "sailboat", "snail", "umbrella"),
 )
 LATER = ("airplane", "guitar", "mushroom", "octopus", "star", "tree")
+ONLY_ADD = "Only add the new classes"
 EACH = 16  # pictures of each class
 SIDE, EDGE = 224, 22  # px: of a picture, and of the paper around its drawing
 PAPER, INK = "#f6efdf", "#29304f"
@@ -119,10 +119,12 @@ def ask(page: Page, files: Sequence[FilePayload]) -> None:
     expect(shown).to_have_count(len(files), timeout=ROUND_MS)
 
 
-def improve(page: Page) -> None:
-    page.locator("#improve").get_by_role("button", name="Improve", exact=True).click()
-    ready = re.compile("is ready. Do you want to use it")
-    expect(page.locator("#improve")).to_contain_text(ready, timeout=ROUND_MS)
+def improve(page: Page, button: str, version: int) -> None:
+    page.locator("#improve").get_by_role("button", name=button, exact=True).click()
+    expect(page.locator("#improve")).to_contain_text(
+        f"Version {version} is ready", timeout=ROUND_MS
+    )
+    page.evaluate("scrollTo(0, 0)")
 
 
 def main(out: Path) -> None:
@@ -139,12 +141,14 @@ def main(out: Path) -> None:
         ask(page, [drawing("butterfly", EACH + 4)])
         page.evaluate("scrollTo(0, 0)")
         photograph(page, out, "ask")
-        improve(page)
+        improve(page, "Improve", 2)
+        photograph(page, out, "improved")
         page.get_by_role("button", name="Use the new version").click()
         teach(page, LATER)
-        improve(page)
-        page.evaluate("scrollTo(0, 0)")
-        photograph(page, out, "improved")
+        improve(page, "Improve", 3)
+        if page.get_by_role("button", name=ONLY_ADD).is_visible():  # old classes got worse
+            photograph(page, out, "worse")
+            improve(page, ONLY_ADD, 4)
         page.get_by_role("button", name="Use the new version").click()
         many = [drawing(name, EACH + i) for i in range(2) for name in (*FIRST, *LATER)]
         ask(page, many)

@@ -33,6 +33,7 @@ HELP = {
     "predict": ["MODEL", "IMAGE", "--support", "--include-known", "--top", "--format", "csv"],
     "show": ["MODEL", "--all", "--verify", "--json"],
     "sign": ["MODEL", "--key", "--new-key", "KEY.pub"],
+    "serve": ["FOLDER", "--model", "--pictures", "--listen", "--quota", "--new-tokens"],
     "export": ["MODEL", "ONNX", "--include-known"],
     "data inspect": ["DATA", "--all", "Parquet", "Omniglot"],
     "data pack": ["DATA", "--resize", "--exclude", "--channels", "--classes", "--same-class"],

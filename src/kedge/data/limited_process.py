@@ -85,6 +85,10 @@ class LimitedProcess:
         finally:
             theirs.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait_until_ready(self) -> None:
         """Raise KedgeError if the child does not start."""
         if self._is_ready:

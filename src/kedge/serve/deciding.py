@@ -10,7 +10,7 @@ import numpy as np
 from kedge.models.model import Model
 from kedge.serve import events
 from kedge.serve.database import Row
-from kedge.serve.decoding import decode_picture
+from kedge.serve.decoding import IS_LARGE, decode_large, decode_picture
 from kedge.serve.embedding import TAUGHT
 from kedge.serve.intake import Intake
 from kedge.serve.limits import Refused
@@ -90,6 +90,8 @@ class Deciding:
             except FileNotFoundError:  # deleted meanwhile
                 return None
             decoded = decode_picture(content, model.image_spec, thumbnail=False)
+            if decoded.reason == IS_LARGE:
+                decoded = decode_large(content, model.image_spec, thumbnail=False)
             if decoded.pixels is None:
                 why = f"A picture could not be read again ({decoded.reason})"
                 raise Refused(503, f"{why}; try again, or delete it: {row['sha256']}.")

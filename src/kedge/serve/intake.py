@@ -39,6 +39,7 @@ class Intake:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
         self.threads = ThreadPoolExecutor(decoding.N_WORKERS, "decoding")
+        self.large = ThreadPoolExecutor(1, "decoding large pictures")
         self.bad = Rate(limits.bad_pictures)
         self.rate = Rate(limits.pictures_per_minute)
 
@@ -49,6 +50,7 @@ class Intake:
 
     def close(self) -> None:
         self.threads.shutdown(cancel_futures=True)
+        self.large.shutdown(cancel_futures=True)
         self.embedder.close()
         decoding.close()
 
@@ -84,13 +86,11 @@ class RequestIntake:
             if self.stops >= MOST_STOPS:
                 why = "not tried, since too many pictures of this request could not be decoded"
                 return DecodedPicture(None, reason=why)
-            decoded = await asyncio.get_running_loop().run_in_executor(
-                self.shared.threads,
-                decoding.decode_picture,
-                upload.content,
-                snapshot.model.image_spec,
-                thumbnail,
-            )
+            what = (upload.content, snapshot.model.image_spec, thumbnail)
+            run = asyncio.get_running_loop().run_in_executor
+            decoded = await run(self.shared.threads, decoding.decode_picture, *what)
+            if decoded.reason == decoding.IS_LARGE:
+                decoded = await run(self.shared.large, decoding.decode_large, *what)
         if decoded.stopped:
             self.stops += 1
             self.shared.bad.add(self.client)

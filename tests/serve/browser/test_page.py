@@ -100,6 +100,43 @@ def test_a_killed_server_comes_back_with_what_it_had(
     expect(page.locator("#improve")).to_contain_text("It can study 16 new pictures")
 
 
+def test_a_version_that_got_worse_is_not_recommended(
+    serve: Serve, new_page: NewPage, pictures: dict[str, list[Path]]
+) -> None:
+    """Its classes can be added without it."""
+    server = serve()
+    page = new_page(server.address)
+    taught(page, pictures, n=6)
+    driver.settings_of_rounds(page, {"epochs": 1, "episodes": 2})
+    page.route("**/api/versions", got_worse)
+    improve = page.locator("#improve")
+    improve.get_by_role("button", name="Improve", exact=True).click()
+    expect(improve).to_contain_text("It got worse", timeout=300_000)
+    expect(improve.get_by_role("button", name="Throw it away")).to_have_class(re.compile("primary"))
+    page.unroute("**/api/rounds")
+    page.unroute("**/api/versions")
+    improve.get_by_role("button", name="Only add the new classes").click()
+    expect(improve).to_contain_text("Version 3 is ready", timeout=300_000)
+    expect(improve).to_contain_text("It is about as good as before")
+    improve.get_by_role("button", name="Use the new version").click()
+    expect(driver.card(page, "red")).to_contain_text("learned")
+    driver.go_to(page, "Versions")
+    thrown_away = page.get_by_role("listitem").filter(has_text="thrown away")
+    expect(thrown_away).to_contain_text("Version 2")
+
+
+def got_worse(route: Any) -> None:
+    """Answer a request for the versions as if the candidate were clearly worse."""
+    answer = route.fetch()
+    said = answer.json()
+    for version in said["versions"]:
+        if version["state"] == "candidate":
+            change = {"learned_in": 0, "round": 0, "classes": 3, "images": 100, "before": None}
+            change |= {"untrained": 95.0, "after": 50.0, "estimated": False}
+            version["outcome"] = {"naming": [change], "few_shot": None, "sentence": "Worse."}
+    route.fulfill(response=answer, json=said)
+
+
 def test_names_are_only_ever_text(
     serve: Serve, new_page: NewPage, pictures: dict[str, list[Path]], tmp_path: Path
 ) -> None:

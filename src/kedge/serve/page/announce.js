@@ -18,9 +18,12 @@ export function announce(text) {
   document.getElementById("announcer").textContent = text;
 }
 
-/** Run an action of a button: the button waits, and an error is shown. Whether it succeeded. */
+/**
+ * Run an action of a button, which waits meanwhile; an error is shown. Whether it succeeded. The
+ * button is not disabled, which would take the focus away from it.
+ */
 export async function act(button, action) {
-  button.disabled = true;
+  if (button.hasAttribute("aria-busy")) return false;
   button.setAttribute("aria-busy", "true");
   try {
     await action();
@@ -29,7 +32,6 @@ export async function act(button, action) {
     toast(error.message, "failed");
     return false;
   } finally {
-    button.disabled = false;
     button.removeAttribute("aria-busy");
   }
 }

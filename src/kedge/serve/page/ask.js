@@ -134,6 +134,7 @@ const again = () => asked.results.length && ask(asked.results.map(({ file }) => 
 
 /** Ask about files, and show the answers in place of those before. */
 export async function ask(files) {
+  if (!store.state || store.signedOut) return;
   if (!nAnswers()) {
     announce("Teach it some classes first.");
     return goTo("ask");

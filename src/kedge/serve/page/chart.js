@@ -40,7 +40,7 @@ export function versionChart(versions, width) {
       ticks(low).map((value) => grid(value, y(value), width)),
       lines,
       points.map(({ before }, i) => svg("circle", { cx: x(i), cy: y(before), r: 4.5, class: "before" })),
-      points.map(({ version, value }, i) => dot(version, value, x(i), y(value), step >= LABEL)),
+      points.map((point, i) => dot(point, x(i), y(point.value), step >= LABEL)),
     ),
   ];
 }
@@ -61,7 +61,7 @@ function text(x, y, content, attributes = {}) {
   return svg("text", { x, y, "text-anchor": "middle", ...attributes }, content);
 }
 
-function dot(version, value, x, y, roomy) {
+function dot({ version, value, before }, x, y, roomy) {
   const name = `version ${version.number}`;
   const classes = count(version.n_classes, "class", "classes");
   return svg(
@@ -70,7 +70,7 @@ function dot(version, value, x, y, roomy) {
     svg("title", {}, `${name}: ${Math.round(value)} of 100, ${classes}`),
     version.active && svg("circle", { cx: x, cy: y, r: 10, class: "ring" }),
     svg("circle", { cx: x, cy: y, r: 5.5 }),
-    text(x, y - 15, Math.round(value), { class: "value" }),
+    text(x, before > value ? y + 24 : y - 15, Math.round(value), { class: "value" }),
     roomy && text(x, HEIGHT - 24, name),
     roomy && text(x, HEIGHT - 8, classes, { class: "sub" }),
   );

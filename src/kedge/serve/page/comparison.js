@@ -1,24 +1,25 @@
 /** Before and after: what an improvement did, and the choice to take it over or not. */
 
-import { button, filledBar, quiet } from "./controls.js";
-import { discard, use } from "./deciding.js";
+import { button, filledBar, link, quiet } from "./controls.js";
+import { discard, onlyAdd, use } from "./deciding.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
-import { advice, outcomeRows } from "./outcome.js";
+import { ADVICE, outcomeRows, summary } from "./outcome.js";
 import { may } from "./store.js";
 import { some } from "./words.js";
 
 export function comparison(version) {
   const rows = outcomeRows(version);
+  const kind = summary(rows);
   return h(
     "div",
     { class: "comparison" },
     h("p", { class: "lead" }, `Version ${version.number} is ready. Do you want to use it?`),
-    h("p", {}, advice(rows)),
+    h("p", {}, ADVICE[kind]),
     rows.length > 0 && h("ul", { class: "changes" }, rows.map((row) => changeRow(row, "now", "new version"))),
     version.new_classes.length > 0 && quiet(`New in it: ${some(version.new_classes, 12)}.`),
     details(version),
-    may("improve") ? choice(version) : quiet("Someone who may improve has to decide."),
+    may("improve") ? choice(version, ["worse", "mixed"].includes(kind)) : quiet("Someone who may improve has to decide."),
   );
 }
 
@@ -46,12 +47,20 @@ function details(version) {
   return sentence && h("details", {}, h("summary", {}, "In technical words"), quiet(sentence));
 }
 
-function choice(version) {
-  const take = { kind: "primary large", "data-focus": "accept" };
-  return h(
-    "div",
-    { class: "buttons" },
-    button([icon("check"), "Use the new version"], use(version), take),
-    button("Throw it away", discard(version), { kind: "large" }),
-  );
+function choice(version, gotWorse) {
+  const [first, second] = gotWorse ? ["large", "primary large"] : ["primary large", "large"];
+  const taken = { kind: first, "data-focus": "accept" };
+  const buttons = [
+    button([icon("check"), "Use the new version"], use(version), taken),
+    button("Throw it away", discard(version), { kind: second }),
+  ];
+  const adding = gotWorse && version.new_classes.length > 0;
+  return [
+    h("div", { class: "buttons" }, gotWorse ? buttons.reverse() : buttons),
+    adding && quiet(ADDING, link("Only add the new classes", onlyAdd(version)), "."),
+  ];
 }
+
+const ADDING =
+  "The new classes can also be added without studying. It then goes on knowing everything as it does " +
+  "now, and their pictures may be deleted: ";

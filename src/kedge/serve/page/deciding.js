@@ -28,6 +28,16 @@ export function discard(version) {
     });
 }
 
+/** A listener for a button that adds the classes of a new version without its training. */
+export function onlyAdd(version) {
+  return (event) =>
+    act(event.currentTarget, async () => {
+      await call("POST", `api/versions/${version.id}/discard`, {});
+      await call("POST", "api/rounds", { settings: { train: "none" } });
+      await refresh();
+    });
+}
+
 function explain(version, lost) {
   const text =
     `It does not know ${some(lost, 12)}: other versions have learned this, and the pictures were ` +

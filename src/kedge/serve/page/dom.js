@@ -51,14 +51,17 @@ export function keyed(parent, items, keyOf, create, update) {
 }
 
 /**
- * Replace what is in `parent`. The control that has the focus keeps it, if one with the same
- * `data-focus` is in the new content.
+ * Replace what is in `parent`. A control that has the focus hands it to the one with the same
+ * `data-focus` in the new content, or else to `parent`, so that the keyboard stays in this place.
  */
 export function replace(parent, ...children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  const name = focused?.dataset.focus;
   parent.replaceChildren(...children.flat(9).filter((child) => child != null && child !== false));
-  if (name) parent.querySelector(`[data-focus="${CSS.escape(name)}"]`)?.focus();
+  if (!focused) return;
+  const name = CSS.escape(focused.dataset.focus ?? "");
+  const next = name && parent.querySelector(`[data-focus="${name}"]`);
+  if (!next) parent.tabIndex = -1;
+  (next || parent).focus({ preventScroll: true });
 }
 
 /** Let `draw(width)` fill `parent`, now and whenever its width has changed; returns a redraw. */

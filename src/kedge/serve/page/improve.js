@@ -7,7 +7,7 @@ import { button, link, quiet } from "./controls.js";
 import { forget } from "./forget.js";
 import { h, renderOnce, replace } from "./dom.js";
 import { icon } from "./icons.js";
-import { may, refresh, store, watch } from "./store.js";
+import { lineOfVersions, may, refresh, store, watch } from "./store.js";
 import { count, duration } from "./words.js";
 
 const PHASES = {
@@ -70,17 +70,16 @@ function idle() {
     : version?.n_classes
       ? "It has studied all its pictures. Add more of them, or new classes, and it can improve again."
       : "There is nothing to study yet. Give each class some pictures first.";
-  const left = version?.pictures_left;
-  const promise = h(
-    "span",
-    {},
-    `It no longer needs the ${count(left ?? 0, "picture")} that it learned from. `,
-    link("Delete them …", () => forget(version), { "data-focus": "forget" }),
-  );
-  return [
-    h("p", { class: "improve-line" }, reason),
-    left > 0 && may("improve") && h("p", { class: "promise" }, icon("anchor"), promise),
-  ];
+  const done = lineOfVersions().find(({ pictures_left: left }) => left > 0);
+  return [h("p", { class: "improve-line" }, reason), done && may("improve") && promise(done)];
+}
+
+/** That pictures may be deleted now. */
+function promise(version) {
+  const pictures = count(version.pictures_left, "picture");
+  const start = link("Delete them …", () => forget(version), { "data-focus": "forget" });
+  const text = `It no longer needs the ${pictures} that version ${version.number} learned from. `;
+  return h("p", { class: "promise" }, icon("anchor"), h("span", {}, text, start));
 }
 
 function ready() {

@@ -70,24 +70,24 @@ function noise(changes, ...percents) {
 
 const verdict = (change, margin) => (Math.abs(change) <= margin ? "same" : change > 0 ? "better" : "worse");
 
-const ADVICE = {
+export const ADVICE = {
   unknown:
     "It could not be measured: there were too few pictures to set some aside. Try it, and go back if " +
     "you do not like it.",
   mixed: "Some things got better and some got worse. Look at both before you decide.",
-  worse: "It got worse. It is better to keep the version that you have, and to add more pictures.",
+  worse: "It got worse at some of it. It is better to keep the version that you have.",
   better: "It got better, and nothing got clearly worse.",
   same:
     "It is about as good as before; differences this small may be chance. If you use it, the new " +
     "classes become part of what it has learned, and their pictures may be deleted.",
 };
 
-/** One or two sentences of advice. */
-export function advice(rows) {
+/** All rows together, as a key of ADVICE. */
+export function summary(rows) {
   const has = (change) => rows.some((row) => row.change === change);
-  if (!rows.length) return ADVICE.unknown;
-  if (has("worse")) return has("better") ? ADVICE.mixed : ADVICE.worse;
-  return has("better") ? ADVICE.better : ADVICE.same;
+  if (!rows.length) return "unknown";
+  if (has("worse")) return has("better") ? "mixed" : "worse";
+  return has("better") ? "better" : "same";
 }
 
 /**

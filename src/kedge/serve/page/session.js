@@ -37,8 +37,9 @@ export function startSession(section, signOut) {
     }),
   );
   watch(({ signedOut }) => {
-    if (signedOut && section.hidden) showForm(section);
+    const isNew = signedOut && section.hidden;
     section.hidden = !signedOut;
+    if (isNew) showForm(section);
     // Without tokens there is nothing to sign out of.
     signOut.hidden = signedOut || !localStorage.getItem(KEY);
   });

@@ -90,6 +90,15 @@ export async function connected() {
 
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 
+/** The version in use and those that it came from, the latest first. */
+export function lineOfVersions() {
+  const byId = new Map(store.versions.map((version) => [version.id, version]));
+  const line = [];
+  let version = store.versions.find(({ active }) => active);
+  for (; version; version = byId.get(version.parent)) line.push(version);
+  return line;
+}
+
 const RANK = { ask: 0, teach: 1, improve: 2 };
 
 /** Whether the person who is signed in may do what needs this role. */

@@ -8,7 +8,7 @@ import { drawnToFit, h, keyed, replace } from "./dom.js";
 import { use } from "./deciding.js";
 import { icon } from "./icons.js";
 import { outcomeRows, overall } from "./outcome.js";
-import { may, watch } from "./store.js";
+import { lineOfVersions, may, watch } from "./store.js";
 import { count, size, some, when } from "./words.js";
 
 export function startVersions(section) {
@@ -26,23 +26,14 @@ export function startVersions(section) {
     kept = versions.filter((version) => version.state !== "discarded");
     frame.hidden = kept.filter((version) => overall(version) != null).length < 2;
     drawChart();
-    const line = ancestry(versions);
+    const line = lineOfVersions();
     const items = versions.map((version) => {
-      return { ...version, role: state.role, inLine: line.has(version.id) };
+      return { ...version, role: state.role, inLine: line.includes(version) };
     });
     keyed(list, items.reverse(), (version) => version.id, () => h("li"), showVersion);
     const { used, quota } = state.disk;
     disk.textContent = `This project takes ${size(used)} of the ${size(quota)} that it may.`;
   });
-}
-
-/** The version in use and those that it came from: only their pictures may be deleted. */
-function ancestry(versions) {
-  const byId = new Map(versions.map((version) => [version.id, version]));
-  const line = new Set();
-  let version = versions.find(({ active }) => active);
-  for (; version; version = byId.get(version.parent)) line.add(version.id);
-  return line;
 }
 
 function showVersion(element, version) {
