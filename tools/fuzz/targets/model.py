@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tests.models.forged import VALUES, ForgedFile, forged_json, signed
+from torch import nn
 
 from kedge.cli.model_output import load_memory
 from kedge.config import EpisodeShape
@@ -21,7 +22,7 @@ from kedge.data.table import ImageTable
 from kedge.methods.registry import parse_method
 from kedge.models import model_file
 from kedge.models.model import Model
-from kedge.models.weights_file import read_weights
+from kedge.models.weights_file import load_into, read_weights
 from kedge.report.model_summary import describe_model
 from kedge.training.checkpoint import is_checkpoint_of
 from kedge.utils.atomic_io import load_tensors, save_tensors
@@ -65,7 +66,8 @@ def run(folder: Path, data: bytes) -> None:
         inspect_table(table, load_tensors(path, "packed image file")[0], len(data))
         table.images[:2]
     else:
-        read_weights(put(folder / "x.pth", data[1:]))
+        path = put(folder / "x.pth", data[1:])
+        load_into(nn.Linear(3, 2), read_weights(path).state, path)
 
 
 def seeds() -> list[bytes]:
@@ -73,7 +75,7 @@ def seeds() -> list[bytes]:
     models = [GOLDEN / name for name in ("base.kedge", "ecm.kedge", "format-1.kedge")]
     found = [b"\0" + path.read_bytes() for path in models]
     model = Model.load(SAVED["model"])
-    weights = {"w": torch.ones(2, 3), "b": torch.zeros(3).half(), "n": torch.tensor(3)}
+    weights = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
     about = {"method": "EWC", "model": model.fingerprint}
     save_tensors(folder, weights, about)
     found += [b"\1" + SAVED["memory"].read_bytes(), b"\1" + folder.read_bytes()]

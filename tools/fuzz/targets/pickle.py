@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import pickletools
 import random
+from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,13 @@ FILES: dict[str, Any] = {
     "png/val_images_png.pkl": [np.frombuffer(png(k, 2), np.uint8)[:, None] for k in range(4)],
     "cifar/cifar-100-python/train": ROWS,
     "names/cifar-100-python/meta": {"fine_label_names": ["ant", "bat"]},
-    "any/any.pkl": [{"a": (1, 2.5, None, True), b"b": {1, 2}, "c": frozenset("x")}, "é" * 300],
+    "any/any.pkl": [
+        {"a": (1, 2.5, None, True), b"b": {1, 2}, "c": frozenset("x"), 3: bytearray(b"d")},
+        OrderedDict(e=[np.float64(1.5), np.int8(-1), np.str_("f")]),
+        defaultdict(list, g=[np.array(["h", "é"]), np.array([1, "i"], object)]),
+        np.asfortranarray(np.ones((2, 3), ">f4")),
+        "é" * 300,
+    ],
 }
 BESIDE = {  # other files of a data set, which are as they should be
     "labels/val_images_png.pkl": FILES["png/val_images_png.pkl"],

@@ -16,7 +16,10 @@ from tests.models.forged import VALUES, forged_json
 from kedge.experiments import recipes
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.records import Record, RecordSet, load_run
+from kedge.report.page import render_page
 from kedge.report.record_report import terminal_tables
+from kedge.report.render import to_latex, to_markdown
+from kedge.report.summary import headlines, report_title
 from kedge.report.tables import all_tables
 from kedge.utils.config_io import from_dict, parse_json, to_dict
 from kedge.utils.regular_file import read_text
@@ -35,6 +38,8 @@ LINES = (
 
 
 def run(folder: Path, data: bytes) -> None:
+    if not (folder / "good" / "record.json").exists():
+        put(folder / "good" / "record.json", json.dumps(small_record()).encode())
     name = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
     path = put(folder / name, data[1:])
     if name == "record.json":
@@ -57,8 +62,12 @@ def run(folder: Path, data: bytes) -> None:
 def _report(record_set: RecordSet) -> None:
     with open("/dev/null", "w", encoding="utf-8") as nowhere:
         Console(file=nowhere, width=80).print(terminal_tables(record_set))
-    for record in record_set.parts.values():
-        all_tables(record)
+    parts = record_set.parts
+    tables = [table for record in parts.values() for table in all_tables(record)]
+    for table in tables:
+        to_markdown(table)
+        to_latex(table, record_set.name)
+    render_page(report_title(record_set), [], headlines(record_set), parts, tables, [])
 
 
 def small_record() -> dict[str, Any]:
@@ -75,7 +84,7 @@ def small_record() -> dict[str, Any]:
 
 def seeds() -> list[bytes]:
     record = small_record()
-    index = {"format": 1, "name": "x", "title": "x", "paper": None, "parts": {"": "."}}
+    index = {"format": 1, "name": "x", "title": "x", "paper": None, "parts": {"good": "good"}}
     values = (record, index, record["runs"][-1], to_dict(Experiment()))
     texts = [json.dumps(value).encode() for value in values]
     own = [recipes.text(name).encode() for name in recipes.recipe_names()[::9]]
