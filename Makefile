@@ -81,7 +81,7 @@ install: .venv/installed
 COMPILE = $(TOOLS)/uv pip compile --quiet --config-file locks/uv.toml --universal \
   --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
 lock: .venv/tools/installed
-	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra pretrained -o locks/install.txt
+	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra pretrained --extra serve -o locks/install.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra docs -o locks/docs.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra test -o locks/test.txt
 	$(COMPILE) -c constraints.txt --no-emit-package torch pyproject.toml --extra fuzz -o locks/fuzz.txt
