@@ -20,7 +20,7 @@ from kedge.data.table import ImageTable
 from kedge.episodes.shape_fit import fit_shape
 from kedge.evaluation.accuracy import EvalSpec, episode_accuracies, sample_test_episodes
 from kedge.evaluation.naming import rounds_of_origin
-from kedge.evaluation.old_classes import OldClasses, shrunk, spread_of
+from kedge.evaluation.old_classes import OldClasses
 from kedge.evaluation.results import Score
 from kedge.models.classifier import Classifier
 from kedge.models.drift_compensation import DeliveredFeatures
@@ -102,7 +102,6 @@ def measure_round(
         contained = contained[images.labels.cpu()] & in_table
         n_images = dict(zip(table.classes, table.counts.tolist(), strict=True))
         counts_after = images.counts_in_mean(n_images, contained)
-        accuracy = _accuracy(after, images, images.after, counts_after)
         naming.append(
             NamingChange(
                 round=model.lineage[-1].round,
@@ -110,8 +109,7 @@ def measure_round(
                 images=len(images.pool),
                 before=None,
                 untrained=_accuracy(untrained, images, images.before, counts_before),
-                after=accuracy,
-                spread=spread_of(after, [*examples], features, shrunk(accuracy, len(images.pool))),
+                after=_accuracy(after, images, images.after, counts_after),
             )
         )
         scores = _novelty_scores(after, images, counts_after)
@@ -124,17 +122,16 @@ def _old_classes(
     start: Model, untrained: Classifier, after: Classifier, features: DeliveredFeatures
 ) -> list[NamingChange]:
     """An estimate for the classes of each earlier round in which something was measured."""
-    last = {
-        change.round: change
-        for entry in start.lineage
-        for change in (entry.outcome.naming if entry.outcome else ())
-        if change.spread is not None
-    }
+    outcomes = [entry.outcome for entry in start.lineage if entry.outcome]
+    last = {change.round: change for outcome in outcomes for change in outcome.naming}
     if not last:
         return []
-    old, origins = OldClasses(start.classifier(), untrained, after), rounds_of_origin(start)
+    old, origins = (
+        OldClasses(start.classifier(), untrained, after, features),
+        rounds_of_origin(start),
+    )
     groups = {t: [name for name in start.classes if origins[name] == t] for t in sorted(last)}
-    estimates = (old.change(names, last[t], features) for t, names in groups.items() if names)
+    estimates = (old.change(names, last[t]) for t, names in groups.items() if names)
     return [estimate for estimate in estimates if estimate is not None]
 
 

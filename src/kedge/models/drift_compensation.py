@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from kedge.data.pools import Pool
@@ -75,16 +75,34 @@ def compensated_means(
     return torch.stack([means[name] for name in after.classes])
 
 
+@dataclass(frozen=True)
+class DriftMap:
+    """The affine map from the features of an old network to those of a new one that ridge
+    regression fits to the same images under both."""
+
+    origin: Float64[Tensor, " d"]
+    weights: Float64[Tensor, "d d"]  # of what is added to a feature's distance from the origin
+    target: Float64[Tensor, " d"]  # where the origin goes
+
+    @classmethod
+    def fit(cls, before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]) -> DriftMap:
+        x, y = before.double(), after.double()
+        x_mean, y_mean = x.mean(0), y.mean(0)
+        x, y = x - x_mean, y - y_mean
+        gram = x.mT @ x
+        gram.diagonal().add_(RIDGE * gram.diagonal().mean() + 1e-12)
+        return cls(x_mean, torch.linalg.solve(gram, x.mT @ (y - x)), y_mean)
+
+    def __call__(self, features: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        p = features.double() - self.origin
+        return (p + p @ self.weights + self.target).to(features.dtype)
+
+
 def compensate_drift(
     means: Float[Tensor, "k d"], before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]
 ) -> Float[Tensor, "k d"]:
     """Class means under the new network, from features of the same n images under both."""
-    x, y, p = (each.double() for each in (before, after, means))
-    x_mean, y_mean = x.mean(0), y.mean(0)
-    x, y, p = x - x_mean, y - y_mean, p - x_mean
-    gram = x.mT @ x
-    gram.diagonal().add_(RIDGE * gram.diagonal().mean() + 1e-12)
-    return (p + p @ torch.linalg.solve(gram, x.mT @ (y - x)) + y_mean).to(means.dtype)
+    return DriftMap.fit(before, after)(means)
 
 
 def drift_residuals(

@@ -27,7 +27,7 @@ class NamingChange:
     before: float | None  # None: the model did not know these classes
     untrained: float
     after: float
-    # For estimates in later rounds (see `kedge.evaluation.old_classes`).
+    # In files of the first version of estimates, and not used any more.
     spread: float | None = field(default=None, metadata=ADDED)
     displacement: float = field(default=0.0, metadata=ADDED)
 
