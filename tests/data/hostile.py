@@ -415,6 +415,14 @@ def pickle_of_dicts(folder: Path) -> Path:
     return cache_with(folder, b"(" + b"}" * 14_900_000 + b"1")
 
 
+@generator
+def pickle_of_tuples(folder: Path) -> Path:
+    """Two bytes for each, and much more to look at it."""
+    path = cache_with(folder, b"")
+    path.write_bytes(b"\x80\2](" + b"N\x85" * 7_000_000 + b"e.")
+    return path
+
+
 def _pickled(number: int) -> bytes:
     return b"\x8a\x08" + struct.pack("<q", number)
 

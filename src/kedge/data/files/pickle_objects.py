@@ -21,6 +21,7 @@ from kedge.errors import KedgeError
 
 SPILL_CHUNK = 4 << 20  # bytes of text that are converted at once
 MAX_PICKLE_DEPTH = 100  # of nested containers; data sets have fewer than ten levels
+MAX_CONTAINERS = 3_000_000  # a byte of the file may make one of 90 bytes, and 150 to look at it
 MAX_KEY_LENGTH = 1024
 # Numbers, unlike text, can be chosen so that their hashes collide, which takes quadratic time.
 # Few numbers of 64 bits share a hash; any number of tuples may.
@@ -61,7 +62,7 @@ class ObjectBuilder:
 
     def __init__(self, path: str | Path, n_bytes: int) -> None:
         self.path = path
-        self._n_number_keys = self._n_tuple_keys = 0
+        self._n_number_keys = self._n_tuple_keys = self._n_containers = 0
         # A file that has the same bytes copied again and again would fill the memory.
         self._copy_budget = 4 * n_bytes + 100_000
 
@@ -74,6 +75,11 @@ class ObjectBuilder:
         if self._copy_budget < 0:
             raise self.refused("the same data to be copied many times")
 
+    def count_containers(self, n: int) -> None:
+        self._n_containers += n
+        if self._n_containers > MAX_CONTAINERS:
+            raise self.refused(f"more than {MAX_CONTAINERS} lists, tuples and dicts")
+
     def check_plain(self, value: Any) -> None:
         """Refuse results that hold anything but plain data."""
         # Goes level by level: no recursion for deep nesting, linear time for shared containers.
@@ -84,6 +90,7 @@ class ObjectBuilder:
                 raise self.refused("something that is no plain data")
             if not types & _CONTAINERS:
                 return
+            self.count_containers(sum(type(x) in _CONTAINERS for x in level))
             inside = {id(x): x for x in level if type(x) in _CONTAINERS and id(x) not in seen}
             seen.update(inside)
             level = [y for x in inside.values() for y in (x.values() if type(x) is dict else x)]

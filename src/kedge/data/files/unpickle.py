@@ -40,7 +40,6 @@ LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on
 # A small object may be one byte in the file and 80 in memory: this many take a gigabyte. The
 # 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million at most.
 MAX_OPCODES = 15_000_000
-MAX_CONTAINERS = 4_000_000  # of which a byte makes 90
 
 _MISSING = object()  # in the memo
 _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
@@ -73,7 +72,6 @@ class _Machine:
         self.outer_stacks: list[list[Any]] = []  # those below the marks
         # No dict: its time is quadratic if hashes collide, which numbers can be chosen to do.
         self.memo: list[Any] = []
-        self.n_containers = 0
         self.objects = ObjectBuilder(path, self.size)
 
     def run(self) -> Any:
@@ -189,9 +187,7 @@ class _Machine:
         self.memo[index] = self.stack[-1]
 
     def push_empty(self, container: list[Any] | dict[Any, Any] | set[Any]) -> None:
-        self.n_containers += 1
-        if self.n_containers > MAX_CONTAINERS:
-            raise self.objects.refused(f"more than {MAX_CONTAINERS} lists and dicts")
+        self.objects.count_containers(1)
         if type(container) is set:
             self.objects.spend_copy(20)  # an empty set is large, and its opcode is one byte
         self.stack.append(container)
