@@ -238,7 +238,8 @@ class RecordSet:
         index = _read_json(path, "recipe")
         name, title, paper = (index.get(key) for key in ("name", "title", "paper"))
         folders = index.get("parts")
-        texts = all(isinstance(text, str) for text in (name, title, paper or ""))
+        texts = all(isinstance(text, str) for text in (name, title))
+        texts = texts and (paper is None or isinstance(paper, str))
         if not (texts and isinstance(folders, dict) and folders) or any(
             cls.folder_of(part) != inner for part, inner in folders.items()
         ):
