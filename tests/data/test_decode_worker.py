@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from kedge.data import decode_pool, limited_process, parallel_decode, process_pool
+from kedge.data.damage import failed_download
 from kedge.data.decode import ImageHeader, ImageSpec, RawImage
 from kedge.data.decode_pool import DAMAGED, decode_each, n_workers, read_headers
 from kedge.data.index import ArrayImages, ImageSource
@@ -98,12 +99,9 @@ def test_a_fault_costs_one_image(monkeypatch: pytest.MonkeyPatch, fault: str, re
     np.testing.assert_array_equal(last.pixels, good[1].pixels)
 
 
-EMPTY = "this file is empty; download it again"
-
-
 def test_damaged_images_are_left_out(tmp_path: Path) -> None:
     decoded = decode_each([*damaged_among_good(), tmp_path / "gone.png"], SPEC)
-    reasons = ["", DAMAGED, "", EMPTY, "", "", "no such file"]
+    reasons = ["", DAMAGED, "", failed_download(b""), "", "", "no such file"]
     assert [each.reason for each in decoded] == reasons
     assert [each.pixels is None for each in decoded] == [bool(each.reason) for each in decoded]
     assert decoded[0].header == ImageHeader(24, 20, "RGB", False)

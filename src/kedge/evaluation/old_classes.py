@@ -175,9 +175,7 @@ class OldClasses:
         means_after = model.class_means_of(images.names)
         if self.drift is not None and means_after is not None:
             after = self.drift.follow(images, means_after, seed).named(self.after)
-        return replace(
-            last, classes=len(names), images=0, before=last.after, untrained=untrained, after=after
-        )
+        return NamingChange(last.round, len(names), 0, last.after, untrained, after)
 
 
 def deviations(features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, "m d"]:
