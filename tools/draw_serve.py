@@ -22,7 +22,6 @@ from urllib.request import urlopen
 
 from PIL import Image
 from playwright.sync_api import (
-    Browser,
     FilePayload,
     Locator,
     Page,
@@ -43,7 +42,7 @@ ONLY_ADD = "Only add the new classes"
 EACH = 16  # pictures of each class
 SIDE, EDGE = 224, 22  # px: of a picture, and of the paper around its drawing
 PAPER, INK = "#f6efdf", "#29304f"
-WIDE, PHONE = (1280, 800), (360, 740)
+WINDOW = ViewportSize(width=1280, height=800)
 ROUND_MS = 1_800_000  # longest wait for a round
 COLOURS = 192  # of a file
 
@@ -79,13 +78,6 @@ def server(folder: Path) -> Iterator[str]:
             yield f"http://{listen}/"
         finally:
             process.terminate()
-
-
-def open_page(browser: Browser, address: str, size: tuple[int, int], dark: bool = False) -> Page:
-    view = ViewportSize(width=size[0], height=size[1])
-    page = browser.new_page(viewport=view, color_scheme="dark" if dark else "light")
-    page.goto(address)
-    return page
 
 
 def photograph(page: Page, out: Path, name: str) -> None:
@@ -135,8 +127,8 @@ def main(out: Path) -> None:
         sync_playwright() as engine,
         engine.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
     ):
-        page = open_page(browser, address, WIDE)
-        photograph(page, out, "empty")
+        page = browser.new_page(viewport=WINDOW)
+        page.goto(address)
         teach(page, FIRST)
         ask(page, [drawing("butterfly", EACH + 4)])
         page.evaluate("scrollTo(0, 0)")
@@ -147,13 +139,8 @@ def main(out: Path) -> None:
         teach(page, LATER)
         improve(page, "Improve", 3)
         if page.get_by_role("button", name=ONLY_ADD).is_visible():  # old classes got worse
-            photograph(page, out, "worse")
             improve(page, ONLY_ADD, 4)
         page.get_by_role("button", name="Use the new version").click()
-        many = [drawing(name, EACH + i) for i in range(2) for name in (*FIRST, *LATER)]
-        ask(page, many)
-        page.evaluate("scrollTo(0, 0)")
-        photograph(page, out, "many")
         ask(page, [drawing("cat", EACH + 1)])
         page.get_by_role("link", name="Map").click()
         expect(page.locator(".map-picture")).to_be_visible()
@@ -162,10 +149,6 @@ def main(out: Path) -> None:
         photograph(page, out, "versions")
         page.get_by_role("button", name="Delete the pictures").first.click()
         photograph(page, out, "forget")
-        page.keyboard.press("Escape")
-        phone = open_page(browser, f"{address}#ask", PHONE, dark=True)
-        ask(phone, [drawing("sailboat", EACH + 2)])
-        photograph(phone, out, "phone")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_a_version_that_got_worse_is_not_recommended(
     page.unroute("**/api/versions")
     improve.get_by_role("button", name="Only add the new classes").click()
     expect(improve).to_contain_text("Version 3 is ready", timeout=300_000)
-    expect(improve).to_contain_text("It is about as good as before")
+    expect(improve).to_contain_text("about the same")
     improve.get_by_role("button", name="Use the new version").click()
     expect(driver.card(page, "red")).to_contain_text("learned")
     driver.go_to(page, "Versions")

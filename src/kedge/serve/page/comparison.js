@@ -23,7 +23,13 @@ export function comparison(version) {
   );
 }
 
-const WORDS = { better: "better", worse: "worse", same: "about the same" };
+const WORDS = {
+  better: "better",
+  worse: "worse",
+  "perhaps-better": "perhaps better",
+  "perhaps-worse": "perhaps worse",
+  same: "about the same",
+};
 
 /** Two bars with the shares of pictures named correctly, and what they are called. */
 export function changeRow({ label, before, after, change, note }, first = "before", second = "after") {

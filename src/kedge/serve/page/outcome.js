@@ -1,15 +1,16 @@
 /**
  * What an improvement did, in plain words. The server measures (see docs/outcome.md); differences
- * within the noise of such a measurement are called "about the same".
+ * within the noise of such a measurement are at most "perhaps" some.
  */
 
 import { count } from "./words.js";
 
+const WORTH_TELLING = 3; // points
 const ESTIMATE_NOISE = 5; // points: estimates for classes whose pictures are gone were that near
 
 /**
- * Rows {label, before, after, note, change} of a version, `change` being "better", "worse" or
- * "same"; none if nothing was measured. `before` is the version before with the new classes taught
+ * Rows {label, before, after, note, change} of a version, `change` being "better", "worse",
+ * "perhaps-better", "perhaps-worse" or "same"; none if nothing was measured. `before` is the version before with the new classes taught
  * to it, which is what people had while they decided: so a difference is what improving did.
  */
 export function outcomeRows(version) {
@@ -68,7 +69,11 @@ function noise(changes, ...percents) {
   return 196 * Math.sqrt(percents.reduce((sum, percent) => sum + variance(percent), 0));
 }
 
-const verdict = (change, margin) => (Math.abs(change) <= margin ? "same" : change > 0 ? "better" : "worse");
+function verdict(change, margin) {
+  const direction = change > 0 ? "better" : "worse";
+  if (Math.abs(change) > margin) return direction;
+  return Math.abs(change) >= WORTH_TELLING ? `perhaps-${direction}` : "same";
+}
 
 export const ADVICE = {
   unknown:
@@ -78,8 +83,8 @@ export const ADVICE = {
   worse: "It got worse at some of it. It is better to keep the version that you have.",
   better: "It got better, and nothing got clearly worse.",
   same:
-    "It is about as good as before; differences this small may be chance. If you use it, the new " +
-    "classes become part of what it has learned, and their pictures may be deleted.",
+    "It is not clearly better or worse: with so few pictures, such differences may be chance. If you " +
+    "use it, the new classes become part of what it has learned, and their pictures may be deleted.",
 };
 
 /** All rows together, as a key of ADVICE. */
