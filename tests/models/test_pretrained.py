@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,13 @@ def write_hostile(kind: str, file: Path) -> None:
         torch.save({"accuracy": 0.5}, file)
     elif kind == "a list":
         torch.save([torch.zeros(3)], file)
+    elif kind == "a million sets":  # PyTorch's reader takes 200 bytes for each
+        file.write_bytes(b"\x80\2" + b"\x8f" * 1_000_000)
+    elif kind == "compressed":  # PyTorch would unpack any size
+        torch.save(state, whole)
+        with zipfile.ZipFile(whole) as stored, zipfile.ZipFile(file, "w", 8) as archive:
+            for name in stored.namelist():
+                archive.writestr(name, stored.read(name))
     elif kind == "repeated numbers":
         torch.save({"weight": torch.zeros(1).expand(1 << 40)}, file)
     elif kind != "absent":
@@ -110,7 +118,7 @@ def write_hostile(kind: str, file: Path) -> None:
 
 HOSTILE = """absent, folder, empty, text, code, code in the old format, pickle with code,
     truncated PyTorch, truncated safetensors, truncated PyTorch before 1.6, whole module, script,
-    no state dict, a list, repeated numbers"""
+    no state dict, a list, compressed, repeated numbers"""
 
 
 @pytest.mark.parametrize("kind", [" ".join(each.split()) for each in HOSTILE.split(",")])
@@ -120,6 +128,15 @@ def test_other_files_give_one_sentence_and_run_no_code(tmp_path: Path, kind: str
     with pytest.raises(KedgeError, match=r"weights\.pt: [^\n]+\.$"):
         read_weights(file)
     assert not (tmp_path / "harmed").exists()
+
+
+def test_a_file_of_a_million_instructions_is_not_given_to_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was"))
+    write_hostile("a million sets", tmp_path / "weights.pt")
+    with pytest.raises(KedgeError, match="1,000,000 steps"):
+        read_weights(tmp_path / "weights.pt")
 
 
 def change(state: dict[str, Tensor], how: str) -> dict[str, Tensor]:

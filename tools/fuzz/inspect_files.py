@@ -33,9 +33,11 @@ import kedge.cli
 from kedge.utils.text import printable
 
 from .bounds import Bounds, Finding, children
+from .mutate import repeat_piece
 from .target import TARGETS, Target, load_target
 
 SECONDS, N_BYTES = 5.0, 1 << 30
+LARGE, LARGE_BYTES = 0.05, 2_000_000  # share of large files, and their bytes
 MOST_CHANGES = 4  # of a seed, one after the other
 WATCHED = (
     "os.",
@@ -168,6 +170,8 @@ def main() -> None:
             data = rng.choice(pools[name])
             for _ in range(rng.randrange(1, MOST_CHANGES + 1)):
                 data = targets[name].mutate(rng, data)[: 1 << 17]
+            if rng.random() < LARGE:
+                data = repeat_piece(rng, data, LARGE_BYTES)
             (options.out / "last").write_bytes(data)
             one(name, work_of(targets[name], root / name, data), data)
             if number % 500 == 499:

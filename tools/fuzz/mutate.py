@@ -40,6 +40,13 @@ def change_bytes(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
+def repeat_piece(rng: random.Random, data: bytes, n_bytes: int) -> bytes:
+    """A few bytes are repeated up to so many: what takes quadratic time or memory shows then."""
+    at, n = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 3, 8, 64, 512))
+    piece = data[at : at + n] or b"\0"
+    return data[:at] + piece * (n_bytes // len(piece)) + data[at + n :]
+
+
 def change_list(
     rng: random.Random, items: Sequence[T], change: Callable[[T], T], new: Callable[[], T]
 ) -> list[T]:

@@ -31,7 +31,7 @@ CHUNK = 64  # images that a worker decodes at a time; saved in the journal of a 
 LARGEST = 84  # px: the inferred size of photographs, as in the paper
 MIN_PHOTOGRAPH = 64  # px: colour images of at least this side are taken for photographs
 MOST_STOPS = 1  # images that may end their decoder, or 1% of them
-MOST_OVERTIME = 4.0  # seconds of processor time by which all images may be slower than is usual
+MOST_OVERTIME = 2.0  # seconds of processor time by which all images may be slower than is usual
 PROBED = 200  # images whose headers are read to infer size and channels
 BATCH_BYTES, WAITING_BYTES = 1 << 23, 1 << 26  # of undecoded images
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import pickletools
 import textwrap
 import warnings
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +23,9 @@ from kedge.utils.regular_file import open_regular
 
 NESTED = ("state_dict", "model", "model_ema")  # where training programs put the state dict
 PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
+# An instruction is a byte of the file, and may be 230 of memory. A tensor takes some forty of them.
+MOST_INSTRUCTIONS = 1_000_000
+LEGACY_PICKLES = 5  # which a file of PyTorch before 1.6 begins with
 N_NAMED = 3  # weights that an error names
 
 
@@ -69,8 +76,30 @@ def _read_safetensors(path: Path) -> Any:
 
 def _read_torch(path: Path, start: bytes) -> Any:
     in_place = start.startswith(b"PK")  # a zip file; PyTorch before 1.6 wrote another format
+    with open_regular(path) as file:
+        if in_place:
+            with zipfile.ZipFile(file) as archive:
+                for member in archive.infolist():
+                    if member.compress_type != zipfile.ZIP_STORED:
+                        raise ValueError("a part of it is compressed, which PyTorch never does")
+                    if member.filename.endswith("data.pkl"):
+                        with archive.open(member) as program:
+                            _check_length(program, 1)
+        elif start.startswith(b"\x80"):
+            _check_length(file, LEGACY_PICKLES)
     with warnings.catch_warnings(action="ignore"):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=in_place)
+
+
+def _check_length(file: Any, n_pickles: int) -> None:
+    """Raise ValueError if pickles in an open file have so many instructions that PyTorch would fill
+    the memory."""
+    programs = chain.from_iterable(pickletools.genops(file) for _ in range(n_pickles))
+    n = 0
+    with suppress(ValueError):  # damaged: PyTorch's reader says how
+        n = sum(1 for _ in islice(programs, MOST_INSTRUCTIONS))
+    if n == MOST_INSTRUCTIONS:
+        raise ValueError(f"its list of tensors takes {n:,} steps or more")
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:

@@ -72,7 +72,7 @@ class ShardImages:
         self._damaged_until = 0  # row up to which nothing more is tried
         self._n_crashes = 0
         # For all images together: a small file may have many parts that unpack to much.
-        self._seconds = _seconds_for(shard.path)
+        self._seconds = _seconds_for(shard.path) - 1
 
     def fetch(self, rows: Sequence[int]) -> Iterator[bytes]:
         """The images of these rows, which ascend; empty for those that cannot be read."""
