@@ -57,7 +57,8 @@ class Serve:
         option(
             "NAME",
             "those of this machine",
-            "A further host name under which browsers reach the server. May be repeated.",
+            "A further host name under which browsers reach the server, through a proxy, say; a "
+            "token is needed then. May be repeated.",
         ),
     ] = ()
     tokens: Annotated[
@@ -109,7 +110,7 @@ class Serve:
         """The tokens that requests need, made and printed if there are none yet."""
         from kedge.serve.security import Tokens
 
-        if listen.is_loopback and not (self.tokens or self.new_tokens):
+        if listen.is_loopback and not (self.tokens or self.new_tokens or self.name):
             return None
         tokens = None if self.new_tokens else Tokens.load(self.folder)
         if tokens is None:

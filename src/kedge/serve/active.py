@@ -122,7 +122,7 @@ class ActiveModel:
     def load(self, version: int, model: Model | None = None) -> None:
         """Use a version; pictures taught since must have features under it."""
         if model is None:
-            model = Model.load(self.project.versions.path(version))
+            model = self.project.versions.load(version)
         line = self.project.versions.ancestry(version)
         trained = self.project.versions.trained_pictures(line)
         examples: dict[int, Examples] = {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import FileResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -17,11 +18,13 @@ from kedge import __version__
 from kedge.errors import KedgeError
 from kedge.serve import routes_ask, routes_improve, routes_teach
 from kedge.serve.limits import Refused
-from kedge.serve.middleware import Guard
+from kedge.serve.middleware import Guard, answer_to
+from kedge.serve.monitoring import give_memory_back
 from kedge.serve.security import check_role
 from kedge.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
+TRIM_SECONDS = 20.0
 ABOUT = (
     "Teach classes with pictures, ask what pictures show, improve the model in rounds, and forget "
     "the pictures. Methods other than GET need the header 'X-Kedge: 1'."
@@ -32,7 +35,9 @@ def make_app(service: Service) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.rounds.resume_after_start()
+        trimming = asyncio.create_task(_trim_memory())
         yield
+        trimming.cancel()
 
     # Pages of documentation would load scripts from elsewhere.
     app = FastAPI(
@@ -45,7 +50,6 @@ def make_app(service: Service) -> ASGIApp:
         lifespan=lifespan,
     )
     app.state.service = service
-    app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(KedgeError, _kedge_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -53,7 +57,7 @@ def make_app(service: Service) -> ASGIApp:
         app.include_router(routes.router)
 
     @app.get("/healthz", include_in_schema=False)
-    def healthz() -> dict[str, object]:
+    async def healthz() -> dict[str, object]:
         return {"status": "ok", "version": service.active.version}
 
     @app.get("/metrics", include_in_schema=False)
@@ -70,6 +74,12 @@ def make_app(service: Service) -> ASGIApp:
     return Guard(app, service)
 
 
+async def _trim_memory() -> None:
+    while True:
+        await asyncio.sleep(TRIM_SECONDS)
+        await asyncio.to_thread(give_memory_back)
+
+
 class _Static(StaticFiles):
     """The files of the page, which browsers ask for again after kedge has been updated."""
 
@@ -79,28 +89,15 @@ class _Static(StaticFiles):
         return response
 
 
-def _error(status: int, sentence: str, retry_after: float = 0.0) -> Response:
-    headers = {"cache-control": "no-store"}
-    if retry_after:
-        headers["retry-after"] = str(int(retry_after) + 1)
-    if status in (408, 413, 415, 503):  # the body may not have been read to its end
-        headers["connection"] = "close"
-    return JSONResponse({"error": sentence}, status, headers)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return _error(error.status, str(error), error.retry_after)
-
-
 async def _kedge_error(request: Request, error: Exception) -> Response:
-    return _error(409, str(error))
+    return answer_to(error if isinstance(error, Refused) else Refused(409, str(error)))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {404: "There is nothing here.", 405: "This method is not possible here."}
-    return _error(error.status_code, sentences.get(error.status_code, f"{error.detail}"))
+    sentence = sentences.get(error.status_code, f"{error.detail}.")
+    return answer_to(Refused(error.status_code, sentence))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -108,4 +105,4 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     what = f"'{where}': " if where else ""
-    return _error(422, f"{what}{first['msg']}.")
+    return answer_to(Refused(422, f"{what}{first['msg']}."))

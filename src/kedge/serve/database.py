@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.errors import KedgeError
+from kedge.serve.limits import Refused
 
 VERSION = 1  # of the schema
 BUSY_SECONDS = 30.0
@@ -122,17 +123,28 @@ class Database:
             )
 
     @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Say in a sentence that the disk is full, or the file damaged."""
+        try:
+            yield
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise
+        except sqlite3.DatabaseError as error:
+            raise Refused(507, f"The project's database cannot be used ({error}).") from error
+
+    @contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing, on disk when the block ends. Raises the revision. May be nested."""
         with self._lock:
             if self._depth == 0:
-                self._connection.execute("BEGIN IMMEDIATE")
+                with self._faults():
+                    self._connection.execute("BEGIN IMMEDIATE")
             self._depth += 1
             try:
                 yield
             except BaseException:
                 self._depth -= 1
-                if self._depth == 0:
+                if self._depth == 0 and self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
             self._depth -= 1
@@ -141,10 +153,12 @@ class Database:
 
     def _commit(self) -> None:
         try:
-            self._connection.execute(
-                "UPDATE settings SET value = ? WHERE key = 'revision'", (str(self.revision + 1),)
-            )
-            self._connection.execute("COMMIT")
+            with self._faults():
+                self._connection.execute(
+                    "UPDATE settings SET value = ? WHERE key = 'revision'",
+                    (str(self.revision + 1),),
+                )
+                self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -154,20 +168,20 @@ class Database:
     def change(self, sql: str, values: Values = ()) -> int:
         """Run a statement, in a transaction of its own if there is none; returns the new row's id,
         or the number of rows for statements that are no INSERT."""
-        with self.transaction():
+        with self.transaction(), self._faults():
             cursor = self._connection.execute(sql, values)
             return int(cursor.lastrowid or 0) if sql.startswith("INSERT") else cursor.rowcount
 
     def change_many(self, sql: str, values: Sequence[Values]) -> None:
-        with self.transaction():
+        with self.transaction(), self._faults():
             self._connection.executemany(sql, values)
 
     def rows(self, sql: str, values: Values = ()) -> list[Row]:
-        with self._lock:
+        with self._lock, self._faults():
             return self._connection.execute(sql, values).fetchall()
 
     def row(self, sql: str, values: Values = ()) -> Row | None:
-        with self._lock:
+        with self._lock, self._faults():
             found: Row | None = self._connection.execute(sql, values).fetchone()
             return found
 
@@ -183,14 +197,18 @@ class Database:
     def set_setting(self, key: str, value: str) -> None:
         self.change("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
+    def bytes_used(self) -> int:
+        """Of its file, when all is written to it."""
+        return int(self.value("PRAGMA page_count")) * int(self.value("PRAGMA page_size"))
+
     def scrub(self) -> None:
         """Leave nothing of deleted rows in the write-ahead log; in the file they are zeros."""
-        with self._lock:
+        with self._lock, self._faults():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def purge(self) -> None:
         """Leave nothing of deleted rows in the file or in its write-ahead log."""
-        with self._lock:
+        with self._lock, self._faults():
             self.scrub()
             self._connection.execute("VACUUM")
             self.scrub()

@@ -27,10 +27,7 @@ class Deciding:
 
     def activate(self, role: str, version: int) -> dict[str, Any]:
         """Use a version. Those who ask are answered by the one before until all is ready."""
-        row = self.project.versions.get(version)
-        if row.state == "discarded":
-            raise Refused(409, f"Version {version} was discarded, and its file is gone.")
-        model = Model.load(self.project.versions.path(version))
+        model = self.project.versions.load(version)
         self._embed_missing(version, model)
         with self.teaching.lock:
             self._embed_missing(version, model)  # what was taught in between

@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 from kedge.models.model import Model
 from kedge.models.model_file import LineageEntry
-from kedge.serve.limits import Refused
 from kedge.serve.project import Project
 
 PART = 1 << 20  # bytes that are sent at a time
@@ -18,19 +17,16 @@ PART = 1 << 20  # bytes that are sent at a time
 
 def open_model(project: Project, version: int) -> BinaryIO:
     """The model file of a version, open for reading; a temporary one if classes were renamed."""
-    row = project.versions.get(version)
-    if row.state == "discarded":
-        raise Refused(409, f"Version {version} was discarded, and its file is gone.")
-    path = project.versions.path(version)
+    model, path = project.versions.load(version), project.versions.path(version)
     names = {
         each["key"]: each["name"]
         for each in project.database.rows("SELECT key, name FROM classes WHERE key != name")
     }
-    if not set(names) & set(row.keys):
+    if not set(names) & set(model.classes):
         return path.open("rb")
     with tempfile.TemporaryDirectory(prefix="kedge-") as folder:
         path = Path(folder) / "model.kedge"
-        renamed(Model.load(project.versions.path(version)), names).save(path)
+        renamed(model, names).save(path)
         return path.open("rb")  # it can be read to its end though its name is gone
 
 

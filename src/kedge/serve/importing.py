@@ -64,5 +64,5 @@ async def _teach(service: Service, class_id: int, paths: Sequence[Path]) -> dict
             held.set(held.n + len(content))
             yield Upload(path.name, content)
 
-    with service.budget.holding() as held:
-        return await service.teach(uploads(), held, "import", "improve", class_id)
+    with service.budget.holding("import") as held:
+        return await service.teach(uploads(), held, "improve", class_id)

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from kedge.serve.limits import Limits, Rate
 from kedge.serve.monitoring import Metrics
 from kedge.serve.uploads import Upload
 
-AT_ONCE = 2  # pictures of one request in decoders, so that others find one, too
+# Pictures in decoders: of one request, and of all requests of one client, so that others find one.
+AT_ONCE, AT_ONCE_OF_CLIENT = 2, decoding.N_WORKERS - 1
 MOST_STOPS = 3  # decoders that one request may end
 LARGE = 1 << 20  # bytes, which are hashed in a thread
 
@@ -42,6 +44,7 @@ class Intake:
         self.large = ThreadPoolExecutor(1, "decoding large pictures")
         self.bad = Rate(limits.bad_pictures)
         self.rate = Rate(limits.pictures_per_minute)
+        self.rooms = WeakValueDictionary[str, asyncio.Semaphore]()  # by client
 
     def for_request(self, client: str, priority: int) -> RequestIntake:
         self.bad.check(client, "pictures that cannot be decoded")
@@ -61,6 +64,8 @@ class RequestIntake:
     def __init__(self, shared: Intake, client: str, priority: int) -> None:
         self.shared, self.client, self.priority = shared, client, priority
         self.room, self.stops = asyncio.Semaphore(AT_ONCE), 0
+        new = asyncio.Semaphore(AT_ONCE_OF_CLIENT)
+        self.room_of_client = shared.rooms.setdefault(client, new)
 
     async def take(self, upload: Upload, snapshot: Snapshot, sha256: str, keep: bool) -> Taken:
         """The features of a picture under the snapshot's version; with a thumbnail if it is to be
@@ -82,8 +87,8 @@ class RequestIntake:
         return Taken(upload, sha256, features, decoded)
 
     async def decode(self, upload: Upload, snapshot: Snapshot, thumbnail: bool) -> DecodedPicture:
-        async with self.room:
-            if self.stops >= MOST_STOPS:
+        async with self.room, self.room_of_client:
+            if self.stops >= MOST_STOPS or self.shared.bad.used_up(self.client):
                 why = "not tried, since too many pictures of this request could not be decoded"
                 return DecodedPicture(None, reason=why)
             what = (upload.content, snapshot.model.image_spec, thumbnail)

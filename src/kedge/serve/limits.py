@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,14 +50,15 @@ class Rate:
         self._counts: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def check(self, client: str, what: str) -> None:
-        """Raise Refused if the client has used up its rate. 0 means no limit."""
-        if not self.most:
-            return
+    def used_up(self, client: str) -> float:
+        """The seconds that the client has to wait; 0 if it need not. A rate of 0 is no limit."""
         with self._lock:
             level = self._level(client)
-        if level > self.most - 0.5:
-            wait = (level - self.most + 1) * 60 / self.most
+        return (level - self.most + 1) * 60 / self.most if level > self.most - 0.5 > 0 else 0.0
+
+    def check(self, client: str, what: str) -> None:
+        """Raise Refused if the client has used up its rate."""
+        if wait := self.used_up(client):
             raise Refused(429, f"Too many {what}; wait {wait:.0f} s and try again.", wait)
 
     def add(self, client: str, n: int = 1) -> None:
@@ -75,26 +76,27 @@ class Rate:
 
 
 class Budget:
-    """Bytes that all requests may hold together."""
+    """Bytes that all requests may hold together; those of one client may hold half of them."""
 
     def __init__(self, most: int) -> None:
         self.most, self.used = most, 0
+        self._of_client = Counter[str]()
         self._lock = threading.Lock()
 
-    def take(self, n: int) -> None:
+    def change(self, client: str, n: int) -> None:
         with self._lock:
-            if self.used + n > self.most:
+            own = self._of_client[client] + n
+            if n > 0 and (self.used + n > self.most or own > self.most // 2):
                 raise Refused(503, "The server is receiving too much at once; try again soon.", 2)
             self.used += n
-
-    def give_back(self, n: int) -> None:
-        with self._lock:
-            self.used -= n
+            self._of_client[client] = own
+            if not own:
+                del self._of_client[client]
 
     @contextmanager
-    def holding(self) -> Iterator[Held]:
+    def holding(self, client: str) -> Iterator[Held]:
         """Bytes that are given back in the end, whatever happens."""
-        held = Held(self)
+        held = Held(self, client)
         try:
             yield held
         finally:
@@ -104,14 +106,11 @@ class Budget:
 class Held:
     """The part of a budget that one request holds."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.budget, self.n = budget, 0
+    def __init__(self, budget: Budget, client: str) -> None:
+        self.budget, self.client, self.n = budget, client, 0
 
     def set(self, n: int) -> None:
-        if n > self.n:
-            self.budget.take(n - self.n)
-        else:
-            self.budget.give_back(self.n - n)
+        self.budget.change(self.client, n - self.n)
         self.n = n
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kedge.serve import security
@@ -18,9 +20,10 @@ from kedge.serve.monitoring import LOGGER, log
 from kedge.serve.service import Service
 
 LONGEST_PATH = 200  # characters of a path in the log
+LONGEST_CLIENT = 64  # characters of an address
 GONE = 499  # in logs and metrics: the client did not wait for the answer
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-UPLOADS = ("multipart/form-data", "application/octet-stream")
+UPLOADS = re.compile(r"/api/(ask|classes/[0-9]+/pictures)")  # these read their bodies themselves
 
 
 class Guard:
@@ -39,7 +42,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), *_HEADERS]
+                given = message.get("headers", [])
+                private = not any(name == b"cache-control" for name, _ in given)
+                message["headers"] = [*given, *_HEADERS, *(_NO_STORE if private else ())]
             await send(message)
 
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
@@ -47,11 +52,11 @@ class Guard:
             method, path = scope["method"], scope["path"]
             security.check_origin(method, path, headers, self.service.settings.listen)
             scope["kedge_role"] = self._role(scope, headers)
-            body = await self._buffered(headers, receive)
+            body = receive if UPLOADS.fullmatch(path) else await self._buffered(headers, receive)
             await self.app(scope, body, send_with_headers)
         except Refused as refused:
             if not status:
-                await send_refusal(send_with_headers, refused)
+                await answer_to(refused)(scope, receive, send_with_headers)
         except ClientDisconnect:
             status = GONE
         except asyncio.CancelledError:
@@ -61,7 +66,7 @@ class Guard:
             LOGGER.error("a fault of kedge", exc_info=True)
             if not status:
                 fault = Refused(500, "This is a fault of kedge; the server's log has more.")
-                await send_refusal(send_with_headers, fault)
+                await answer_to(fault)(scope, receive, send_with_headers)
         finally:
             self._tell(scope, status, time.perf_counter() - began)
 
@@ -81,11 +86,8 @@ class Guard:
         return None if morsel is None else tokens.role_of_session(morsel.value)
 
     async def _buffered(self, headers: dict[str, str], receive: Receive) -> Receive:
-        """A small body, read to its end within limits; uploads are read by their routes."""
+        """A small body, read to its end within limits."""
         limits = self.service.limits
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in UPLOADS or kind.startswith("image/"):
-            return receive
         length, body, more = headers.get("content-length", ""), b"", True
         if length.isdecimal() and int(length) > limits.json_bytes:
             raise too_large("This request", limits.json_bytes)
@@ -129,26 +131,19 @@ class Guard:
 
 
 _HEADERS = [(k.encode(), v.encode()) for k, v in security.HEADERS.items()]
+_NO_STORE = [(b"cache-control", b"no-store")]
 
 
 def client_of(scope: Scope) -> str:
     client: Any = scope.get("client")
-    return client[0] if client else "?"
+    return client[0][:LONGEST_CLIENT] if client else "?"  # a proxy may say anything
 
 
-async def send_refusal(send: Send, refused: Refused) -> None:
-    """One sentence as JSON. The connection is closed, since the body may not have been read."""
+def answer_to(refused: Refused) -> Response:
+    """A refusal as one sentence in JSON."""
     body = json.dumps({"error": str(refused)}, ensure_ascii=False).encode(errors="replace")
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"connection", b"close"),
-    ]
-    if refused.retry_after:
-        headers.append((b"retry-after", str(int(refused.retry_after) + 1).encode()))
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    wait = {"retry-after": str(int(refused.retry_after) + 1)} if refused.retry_after else {}
+    return Response(body, refused.status, wait, "application/json")
 
 
 logging.getLogger("kedge.serve").addHandler(logging.NullHandler())

@@ -15,10 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from kedge.errors import KedgeError
 from kedge.serve.database import Database, Row, now
+from kedge.serve.limits import Refused
 from kedge.utils.atomic_io import fsync_folder, write_on_this_rank
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+OURS = re.compile(r"\.?([0-9a-f]{64})(\.jpg)?(\..*\.part)?")  # names of files, also unfinished ones
 MOST_VALUES = 500  # in one SQL statement
 
 
@@ -48,10 +51,16 @@ class Pictures:
 
     def add(self, class_id: int, pictures: Sequence[NewPicture], version: int) -> list[int]:
         """Store pictures; when this returns they are on disk. Returns their ids."""
-        for each in pictures:
-            content, thumbnail = each.content, each.thumbnail
-            _write(self.path(each.sha256), content)
-            _write(self.thumbnail_path(each.sha256), thumbnail)
+        try:
+            for each in pictures:
+                _write(self.path(each.sha256), each.content)
+                _write(self.thumbnail_path(each.sha256), each.thumbnail)
+            return self._add_rows(class_id, pictures, version)
+        except BaseException:  # the disk is full, say
+            self.delete_files([each.sha256 for each in pictures])
+            raise
+
+    def _add_rows(self, class_id: int, pictures: Sequence[NewPicture], version: int) -> list[int]:
         ids = []
         with self.database.transaction():
             for each in pictures:
@@ -120,17 +129,23 @@ class Pictures:
         return int(self.database.value("SELECT COALESCE(SUM(bytes), 0) FROM pictures"))
 
     def remove_orphans(self) -> int:
-        """Delete files that no row names; returns how many there were."""
+        """Delete files of ours that no row names; returns how many there were. Files that somebody
+        else has put there are left alone."""
         known = {row[0] for row in self.database.rows("SELECT sha256 FROM pictures")}
         n = 0
         for top in (self.originals, self.thumbnails):
             for folder, _, names in os.walk(top):
                 for name in names:
-                    if name.removesuffix(".jpg") not in known:
+                    ours = OURS.fullmatch(name)
+                    if ours is not None and (ours[3] or ours[1] not in known):
                         Path(folder, name).unlink()
                         n += 1
         return n
 
 
 def _write(path: Path, content: bytes) -> None:
-    write_on_this_rank(path, lambda file: file.write(content))
+    try:
+        write_on_this_rank(path, lambda file: file.write(content))
+    except KedgeError as error:
+        reason = getattr(error.__cause__, "strerror", None) or "its file cannot be written"
+        raise Refused(507, f"A picture could not be stored ({reason}).") from error

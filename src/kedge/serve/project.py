@@ -51,7 +51,9 @@ class Project:
         return self.folder / JOBS / str(job)
 
     def used_bytes(self) -> int:
-        return self.pictures.bytes_used() + self.versions.bytes_used()
+        """Of pictures, versions and the database, which has features of each picture."""
+        pictures, versions = self.pictures.bytes_used(), self.versions.bytes_used()
+        return pictures + versions + self.database.bytes_used()
 
     def check_room(self, limits: Limits) -> None:
         """Raise Refused if the project or the disk is full."""
@@ -73,7 +75,7 @@ class Project:
         unfinished = self.jobs.unfinished()
         keep = None if unfinished is None else str(unfinished["id"])
         for folder in (self.folder / JOBS).glob("*"):
-            if folder.name != keep:
+            if folder.name.isdecimal() and folder.name != keep:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:

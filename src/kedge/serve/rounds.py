@@ -23,7 +23,7 @@ from kedge.serve.limits import Refused
 from kedge.serve.monitoring import log
 from kedge.serve.project import Project
 from kedge.serve.teaching import Teaching
-from kedge.utils.atomic_io import make_folder, write_text_atomically
+from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.text import pluralize
 
 STOP_SECONDS = 5.0
@@ -137,7 +137,6 @@ class Rounds:
     def _launch(self, job: int) -> None:
         """Start the process of a round, and a thread that watches it."""
         row, folder = self.project.jobs.get(job), self.project.job_folder(job)
-        make_folder(folder)
         pictures: dict[str, list[str]] = {}
         for each in self.project.jobs.pictures(job):
             path = str(self.project.pictures.path(each["sha256"]).resolve())
@@ -147,9 +146,15 @@ class Rounds:
             "pictures": pictures,
             "settings": json.loads(row["settings"]),
         }
-        write_text_atomically(folder / improve.JOB, json.dumps(about))
-        (folder / improve.ERROR).unlink(missing_ok=True)
-        process = start_process(folder)
+        try:
+            write_text_atomically(folder / improve.JOB, json.dumps(about))
+            (folder / improve.ERROR).unlink(missing_ok=True)
+            process = start_process(folder)
+        except (KedgeError, OSError) as error:  # the disk is full, say
+            log("round not started", job=job, error=str(error))
+            message = "It could not be started; the log has more. Continue it to try again."
+            self.project.jobs.set(job, "interrupted", message=message)
+            return
         attempts = row["attempts"] + 1
         self.project.jobs.set(job, "running", started=now(), attempts=attempts, message="")
         self.process, self.job, self.began = process, job, time.monotonic()
@@ -254,11 +259,12 @@ class Rounds:
 
 
 def start_process(folder: Path) -> subprocess.Popen[bytes]:
-    """The process of a round; it ends when this process does."""
+    """The process of a round; it ends when this process does. With -P it imports nothing from the
+    current folder, which may be anybody's."""
     threads = str(max(1, (os.cpu_count() or 2) // 2))
     with open(folder / LOG, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "kedge.serve.improve", str(folder)],
+            [sys.executable, "-P", "-m", "kedge.serve.improve", str(folder)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

@@ -10,15 +10,16 @@ from kedge.serve.security import check_role
 from kedge.serve.service import Service
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def role_of(request: Request) -> str:
+async def role_of(request: Request) -> str:
     return str(request.scope["kedge_role"])
 
 
+# These are coroutines, which need no thread: all of those may be waiting for a lock or a disk.
 Number = Annotated[int, Path(ge=0, lt=1 << 53)]  # of a class, a version or a round, in a path
 CurrentService = Annotated[Service, Depends(service_of)]
 CurrentRole = Annotated[str, Depends(role_of)]
@@ -30,7 +31,7 @@ class RoleRouter(APIRouter):
     def needing(self, role: str) -> dict[str, Any]:
         """The arguments of a route that only this role and those above it may use."""
 
-        def check(request: Request) -> None:
+        async def check(request: Request) -> None:
             check_role(request.scope["kedge_role"], role)
 
         return {"dependencies": [Depends(check)], "openapi_extra": {"x-role": role}}

@@ -90,9 +90,9 @@ async def ask(
 ) -> Response:
     """Which classes pictures show. `reject`: say "none of these" (null) of pictures that look like
     none; of pictures of known classes about this share is refused too. Nothing is stored."""
-    with service.budget.holding() as held:
+    with service.budget.holding(client_of(request.scope)) as held:
         uploads = read_uploads(request, service.limits, held)
-        said = await service.ask(uploads, held, client_of(request.scope), top, reject)
+        said = await service.ask(uploads, held, top, reject)
     if format == "csv":
         headers = {"content-disposition": 'attachment; filename="answers.csv"'}
         return Response(asking.as_csv(said), media_type="text/csv; charset=utf-8", headers=headers)

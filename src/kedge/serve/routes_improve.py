@@ -87,7 +87,6 @@ def download_model(version: Number, service: CurrentService) -> StreamingRespons
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{name}",
         "content-length": str(os.fstat(file.fileno()).st_size),
-        "cache-control": "no-store",
     }
     return StreamingResponse(
         download.parts(file), media_type="application/octet-stream", headers=headers

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query, Request
-from fastapi.responses import FileResponse
+from fastapi import Query, Request, Response
 from pydantic import BaseModel
 
 from kedge.serve.limits import Refused
@@ -60,10 +59,9 @@ async def add_pictures(
     class_id: Number, request: Request, service: CurrentService, role: CurrentRole
 ) -> dict[str, Any]:
     """Teach pictures of a class. They are stored and used at once."""
-    with service.budget.holding() as held:
+    with service.budget.holding(client_of(request.scope)) as held:
         uploads = read_uploads(request, service.limits, held)
-        client = client_of(request.scope)
-        return await service.teach(uploads, held, client, role, class_id)
+        return await service.teach(uploads, held, role, class_id)
 
 
 @router.delete("/pictures/{sha256}", **router.needing("teach"))
@@ -74,12 +72,13 @@ def delete_picture(sha256: str, service: CurrentService, role: CurrentRole) -> d
 
 
 @router.get("/pictures/{sha256}/thumbnail", **router.needing("teach"))
-def thumbnail(sha256: str, service: CurrentService) -> FileResponse:
+def thumbnail(sha256: str, service: CurrentService) -> Response:
     """A small JPEG of a picture. Browsers are told not to keep it, so that it can be forgotten."""
-    path = service.project.pictures.thumbnail_path(_checked(sha256))
-    if not path.is_file():
-        raise Refused(404, "There is no such picture.")
-    return FileResponse(path, media_type="image/jpeg", headers={"cache-control": "no-store"})
+    try:
+        content = service.project.pictures.thumbnail_path(_checked(sha256)).read_bytes()
+    except FileNotFoundError:
+        raise Refused(404, "There is no such picture.") from None
+    return Response(content, media_type="image/jpeg")
 
 
 def _checked(sha256: str) -> str:

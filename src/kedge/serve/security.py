@@ -90,7 +90,7 @@ class Tokens:
 
     def role_of_session(self, session: str) -> str | None:
         text, _, signature = session.rpartition(".")
-        if not hmac.compare_digest(self._sign(text), signature):
+        if not hmac.compare_digest(self._sign(text).encode(), signature.encode()):
             return None
         role, _, until = text.partition(".")
         return role if role in ROLES and int(until) > time.time() else None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import h11
 import uvicorn
@@ -21,9 +24,26 @@ from kedge.serve.project import open_project
 from kedge.serve.service import Service, Settings
 
 HEAD_SECONDS = 5.0  # for the head of a request
+REST_SECONDS = 10.0  # for the rest of a body that is not read, so that the sender gets the answer
 KEEP_ALIVE_SECONDS = 15
 MOST_CONNECTIONS = 512  # of one address
+OPEN_FILES = 1 << 16  # of this process, if the system allows as many
 STOP_SECONDS = 10  # for requests that are being answered when the server stops
+HEAD_BYTES = 1 << 14  # of a request
+READ_BYTES = 1 << 15  # at a time, so that what is slow to parse keeps nobody else waiting
+_connections = Counter[tuple[int, str]]()  # of servers of this process, by client address
+INVALID = "This is no valid HTTP request; one with a body needs a Content-Length."
+
+
+class WholeBodies(h11.Connection):
+    """Takes no bodies in chunks: a megabyte in chunks of a byte takes ten seconds to parse."""
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        names = [name for name, _ in event.headers] if isinstance(event, h11.Request) else []
+        if b"transfer-encoding" in names:
+            raise h11.RemoteProtocolError("a body in chunks")
+        return event
 
 
 class LimitedProtocol(H11Protocol):
@@ -33,10 +53,11 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        host = self.client[0] if self.client else ""
-        clients = [each.client for each in self.connections if isinstance(each, H11Protocol)]
-        same = sum(client is not None and client[0] == host for client in clients)
-        if same > MOST_CONNECTIONS:
+        self.conn = WholeBodies(h11.SERVER, HEAD_BYTES)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
+        self.counted = (id(self.server_state), self.client[0] if self.client else "")
+        _connections[self.counted] += 1
+        if _connections[self.counted] > MOST_CONNECTIONS:
             transport.abort()
             return
         self._expect_head()
@@ -45,8 +66,16 @@ class LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._expect_head()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self.loop.call_later(REST_SECONDS, self._give_up_rest, self.cycle)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        _connections[self.counted] -= 1
+        if not _connections[self.counted]:
+            del _connections[self.counted]
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
@@ -61,9 +90,23 @@ class LimitedProtocol(H11Protocol):
             self.head_timer.cancel()
             self.head_timer = None
 
+    def send_400_response(self, msg: str) -> None:
+        body = json.dumps({"error": INVALID}).encode()
+        headers = {"content-type": "application/json", "connection": "close"}
+        headers["content-length"] = str(len(body))
+        parts = (h11.Response(status_code=400, headers=[*headers.items()]), h11.Data(data=body))
+        for part in (*parts, h11.EndOfMessage()):
+            self.transport.write(self.conn.send(part) or b"")
+        self.transport.close()
+
     def _give_up(self) -> None:
         self.head_timer = None
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.abort()
+
+    def _give_up_rest(self, answered: object) -> None:
+        still = self.cycle is answered and self.conn.their_state is h11.SEND_BODY
+        if still and not self.transport.is_closing():
             self.transport.abort()
 
 
@@ -93,6 +136,7 @@ def serve(
 ) -> None:
     """Serve a project until the process is told to stop. `ready` is called before requests are
     answered, with the socket that they will come to."""
+    allow_many_connections()
     bound = bind(settings.listen.host, settings.listen.port)
     with bound, open_project(folder, model) as project:
         service = Service(project, settings)
@@ -103,6 +147,17 @@ def serve(
         finally:
             service.close()
     log("stopped")
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files, which is often 1024, as far as the system lets us."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= now < OPEN_FILES:
+            wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(most, OPEN_FILES)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def run(service: Service, bound: socket.socket) -> None:

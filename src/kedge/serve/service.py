@@ -70,7 +70,6 @@ class Service:
         self,
         uploads: AsyncGenerator[Upload, None],
         held: Held,
-        client: str,
         top: int,
         reject: float | None,
     ) -> dict[str, Any]:
@@ -83,7 +82,7 @@ class Service:
                 classifier.check_reject(reject)
             except KedgeError as error:
                 raise Refused(422, str(error)) from None
-        request = self.intake.for_request(client, ASKED)
+        request = self.intake.for_request(held.client, ASKED)
 
         async def take(upload: Upload) -> Taken:
             sha256 = await digest(upload.content)
@@ -104,13 +103,12 @@ class Service:
         self,
         uploads: AsyncGenerator[Upload, None],
         held: Held,
-        client: str,
         role: str,
         class_id: int,
     ) -> dict[str, Any]:
         """Store pictures of a class. What is returned as added is on disk."""
         await asyncio.to_thread(self.project.classes.get, class_id)
-        request = self.intake.for_request(client, TAUGHT)
+        request = self.intake.for_request(held.client, TAUGHT)
         added: list[dict[str, str]] = []
         known: list[dict[str, str]] = []
         refused: list[dict[str, str]] = []

@@ -19,6 +19,7 @@ from kedge.utils.text import format_bytes, pluralize
 
 LONGEST_NAME = 255  # characters of a file's name that are kept
 MOST_HEADERS = 16
+MOST_PARTS = 20  # of a form, for each picture that a request may have
 WAITING_BYTES = 64 << 20  # of one request's pictures that are being decoded
 WAITING = 16  # pictures of one request
 T = TypeVar("T")
@@ -35,9 +36,10 @@ class Upload:
 
 async def received(request: Request, limits: Limits) -> AsyncIterator[bytes]:
     """The body in parts. Raises Refused for a sender that stops, is too slow or sends too much."""
-    began, n = time.monotonic(), 0
+    waited, n = -limits.silence, 0  # a sender that the server keeps waiting is not slow
     parts = request.stream().__aiter__()
     while True:
+        began = time.monotonic()
         try:
             async with asyncio.timeout(limits.silence):
                 part = await anext(parts)
@@ -49,7 +51,7 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         if n > limits.request_bytes:
             most = format_bytes(limits.request_bytes)
             raise Refused(413, f"A request may have {most}; send fewer pictures at a time.")
-        waited = time.monotonic() - began - limits.silence
+        waited += time.monotonic() - began
         if waited > 0 and n < waited * limits.least_rate and len(part):
             raise Refused(408, "The pictures were sent too slowly; try again.")
         yield part
@@ -132,11 +134,11 @@ class _FormReader:
     def __init__(self, boundary: bytes, limits: Limits, held: Held) -> None:
         self.limits, self.held = limits, held
         self.complete = deque[Upload]()
-        self.n, self.ended = 0, False
+        self.n, self.n_parts, self.ended = 0, 0, False
         self.file: _File | None = None
         self._clear_headers()
         callbacks = {
-            "on_part_begin": self._clear_headers,
+            "on_part_begin": self._on_part,
             "on_header_field": self._on_field,
             "on_header_value": self._on_value,
             "on_header_end": self._on_header,
@@ -159,6 +161,12 @@ class _FormReader:
     def finish(self) -> None:
         if not self.ended:
             raise Refused(400, "The form ends in the middle.")
+
+    def _on_part(self) -> None:
+        self.n_parts += 1
+        if self.n_parts > MOST_PARTS * self.limits.request_pictures:
+            raise Refused(413, "The form has far more parts than a request may have pictures.")
+        self._clear_headers()
 
     def _clear_headers(self) -> None:
         self.key, self.value, self.disposition = b"", b"", b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,11 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from kedge.errors import require
+from kedge.models.model import Model
 from kedge.serve.database import Database, Row, now
 from kedge.serve.limits import Refused
 from kedge.utils.atomic_io import fsync_folder, make_folder, write_on_this_rank
 
 ACTIVE = "active_version"  # the setting
+OURS = re.compile(r"\.?([0-9]+)\.kedge(\..*\.part)?")  # names of files, also unfinished ones
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,16 @@ class Versions:
         if row is None:
             raise Refused(404, f"There is no version {version}.")
         return VersionRow.of(row)
+
+    def load(self, version: int) -> Model:
+        """The model of a version. Raises KedgeError if its file is gone, damaged or another."""
+        row, path = self.get(version), self.path(version)
+        if row.state == "discarded":
+            raise Refused(409, f"Version {version} was discarded, and its file is gone.")
+        model = Model.load(path)
+        ours = list(model.classes) == row.keys
+        require(ours, f"{path}: not the model of version {version}; put its file back.")
+        return model
 
     def candidate(self) -> VersionRow | None:
         """The version that waits for a decision."""
@@ -142,12 +156,14 @@ class Versions:
         return int(self.database.value("SELECT COALESCE(SUM(bytes), 0) FROM versions"))
 
     def remove_orphans(self) -> None:
+        """Delete model files of ours that no row names."""
         known = {
             row[0]
             for row in self.database.rows("SELECT id FROM versions WHERE state != 'discarded'")
         }
         for path in self.folder.glob("*"):
-            if not (path.stem.isdecimal() and int(path.stem) in known):
+            ours = OURS.fullmatch(path.name)
+            if ours is not None and (ours[2] or int(ours[1]) not in known):
                 path.unlink()
 
 

@@ -1,0 +1,214 @@
+"""Attacks that have succeeded once: on memory, on time, and on what is kept private."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from kedge.serve import server, uploads
+from kedge.serve.client import Client
+from kedge.serve.limits import Budget, Limits, Refused
+from kedge.serve.security import Tokens
+
+Running = Any  # of conftest.py, which cannot be imported
+Serving = Any
+Make = Callable[..., bytes]
+FORM = {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def request(
+    method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b""
+) -> bytes:
+    """A request as its bytes; a header that is '' is left out."""
+    lines = {
+        "Host": "127.0.0.1",
+        "X-Kedge": "1",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+        **(headers or {}),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
+    return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+
+
+def answer(said: bytes) -> tuple[int, dict[str, Any]]:
+    return int(said.split()[1]), json.loads(said.partition(b"\r\n\r\n")[2])
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["image/png", "multipart/form-data; boundary=x"])
+def test_only_uploads_may_be_large(kind: str, running: Running) -> None:
+    """Whoever calls a small body a picture, without any token, must not fill the memory."""
+    head = {"Content-Type": kind, "Content-Length": str(1 << 30)}
+    assert answer(running.raw(request("POST", "/api/session", head)))[0] == 413
+
+
+def test_a_form_has_few_parts(serving: Serving, tiny_model: Path, tmp_path: Path) -> None:
+    """Each file that is refused takes memory until the answer is sent."""
+    with serving(tmp_path / "project", tiny_model, request_pictures=2) as running:
+        part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n\r\n'
+        most = 2 * uploads.MOST_PARTS
+        said = running.raw(request("POST", "/api/ask", FORM, part * most + b"--x--\r\n"))
+        assert len(answer(said)[1]["refused"]) == most
+        said = running.raw(request("POST", "/api/ask", FORM, part * (most + 1) + b"--x--\r\n"))
+        assert answer(said)[0] == 413
+
+
+def test_no_client_holds_all_memory_for_uploads() -> None:
+    budget = Budget(100)
+    with budget.holding("a") as first, budget.holding("a") as second:
+        first.set(30)
+        with pytest.raises(Refused):
+            second.set(30)
+        with budget.holding("b") as other:
+            other.set(50)
+        second.set(20)
+    assert budget.used == 0
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bodies_in_chunks_are_refused(running: Running) -> None:
+    """Parsing a chunk of a byte takes as long as parsing a large one."""
+    head = {"Content-Length": "", "Transfer-Encoding": "chunked", **FORM}
+    status, said = answer(running.raw(request("POST", "/api/ask", head, b"1\r\nx\r\n" * 100)))
+    assert status == 400
+    assert "Content-Length" in said["error"]
+
+
+def test_questions_need_no_thread_that_others_may_block(running: Running, picture: Make) -> None:
+    ended, began = threading.Event(), threading.Semaphore(0)
+    names = [running.client() for _ in range(50)]  # more than there are threads
+
+    def make(i: int) -> None:
+        began.release()
+        names[i].make_class(f"new {i}")
+
+    def hold() -> None:
+        with running.service.teaching.lock:
+            began.release()
+            ended.wait()
+
+    threads = [threading.Thread(target=hold)]
+    threads += [threading.Thread(target=make, args=(i,)) for i in range(len(names))]
+    try:
+        for thread in threads:
+            thread.start()
+            began.acquire()
+        time.sleep(0.3)
+        asking = Client(running.address, timeout=10)
+        assert asking.ask([picture(1)])["answers"]
+        assert asking.get("/healthz")["status"] == "ok"
+        asking.close()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_body_that_is_not_read_cannot_be_sent_for_ever(
+    serving: Serving, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REST_SECONDS", 0.2)
+    head = {**FORM, "Content-Length": "5000", "Connection": ""}
+    with (
+        serving(tmp_path / "project", tiny_model, tokens=True) as running,
+        socket.create_connection(("127.0.0.1", running.port), 10) as connection,
+    ):
+        connection.sendall(request("POST", "/api/ask", head))
+        assert b" 401 " in connection.recv(10_000)
+        for _ in range(4000):  # bytes, fewer than were announced
+            time.sleep(0.02)
+            try:
+                connection.sendall(b"x")
+            except OSError:
+                break
+        else:
+            raise AssertionError("never cut off")
+
+
+def test_senders_are_not_slow_because_the_server_is() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"x" * 10
+
+    async def run() -> list[bytes]:
+        asked, parts = Request({"type": "http", "headers": []}), []
+        asked.stream = body  # type: ignore[method-assign, assignment]
+        async for part in uploads.received(asked, Limits(silence=0.1, least_rate=1e6)):
+            parts.append(part)
+            await asyncio.sleep(0.05)  # decoding it
+        return parts
+
+    assert len(asyncio.run(run())) == 5
+
+
+# ── what strangers write ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/rounds", b'{"settings": {"\\ud800": 1}}'),
+        ("/api/classes", b'{"name": "\\ud800"}'),
+        ("/api/classes", b'{"name": ' + b"9" * 5000 + b"}"),
+        ("/api/rounds", b'{"settings": {"lr": NaN}}'),
+        ("/api/rounds", b'{"settings": {"epochs": 1e999}}'),
+        ("/api/rounds", b'{"settings": {"seed": 1' + b"0" * 60 + b"}}"),
+    ],
+)
+def test_odd_json_is_refused_in_a_sentence(path: str, body: bytes, running: Running) -> None:
+    status, said = answer(running.raw(request("POST", path, body=body)))
+    assert status in (400, 422), said
+    assert said["error"].endswith(".")
+
+
+def test_cookies_may_hold_anything(serving: Serving, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    with serving(folder, tiny_model, tokens=True) as running:
+        tokens = Tokens.load(folder)
+        assert tokens is not None
+        for value in ('"é"', "a.b.c", "", "improve.99999999999." + "0" * 64, '"\\303"'):
+            head = {"Cookie": f"{tokens.cookie}={value}"}
+            assert answer(running.raw(request("GET", "/api/state", head)))[0] == 401
+
+
+def test_a_model_of_a_folder_with_an_odd_name(
+    serving: Serving, tiny_model: Path, tmp_path: Path
+) -> None:
+    with serving(tmp_path / 'a"\r\n;é b', tiny_model) as running:
+        said = running.raw(request("GET", "/api/versions/1/model"))
+        assert said.startswith(b"HTTP/1.1 200")
+        head = said.partition(b"\r\n\r\n")[0]
+        assert b"filename*=UTF-8''a%22%0D%0A%3B%C3%A9%20b-1.kedge\r\n" in head
+
+
+# ── privacy ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nobody_is_to_keep_what_is_private(running: Running, drawings: Any) -> None:
+    client = running.client()
+    client.teach("a", drawings["second 0"][:1])
+    [a] = [each for each in client.classes() if each["name"] == "a"]
+    for path in (
+        "/api/classes",
+        f"/api/classes/{a['id']}/pictures",
+        f"/api/pictures/{a['pictures'][0]}/thumbnail",
+        "/api/events",
+        "/api/versions/1/model",
+    ):
+        head = running.raw(request("GET", path)).partition(b"\r\n\r\n")[0]
+        assert b"cache-control: no-store" in head, path
