@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     photographs = Photographs(arguments.photos)
-    record: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
+    record: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
     with tempfile.TemporaryDirectory(prefix="kedge-load-") as folder:
         server = ServerProcess(Path(folder) / "project")
         server.start()
@@ -206,7 +206,7 @@ def main() -> None:
                 record[name] = {**load, "round_running": rounds.share()}
                 print(name, json.dumps(record[name]), flush=True)
             rounds.end()
-            for name, teach in (("asked", False), ("taught", True)):
+            for name, teach in (("taught", True), ("asked", False)):
                 record[name] = upload(client, photographs, arguments.uploads, teach)
                 print(name, json.dumps(record[name]), flush=True)
         finally:

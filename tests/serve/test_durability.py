@@ -5,6 +5,7 @@ For hundreds of kills: tools/serve_kill_test.py.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import signal
@@ -16,7 +17,11 @@ from typing import Any
 
 import pytest
 
-from kedge.serve.client import Client
+import kedge
+from kedge.errors import KedgeError
+from kedge.serve import rounds
+from kedge.serve.active import ActiveModel
+from kedge.serve.client import Client, ServerError
 from kedge.serve.database import Database
 from kedge.serve.project import open_project
 
@@ -140,6 +145,104 @@ def test_files_without_rows_are_removed(tiny_model: Path, tmp_path: Path) -> Non
     with open_project(folder):
         assert not any(path.exists() for path in orphans)
         assert (folder / "versions" / "1.kedge").exists()
+
+
+def test_files_of_others_are_left_alone(tiny_model: Path, tmp_path: Path) -> None:
+    """Somebody may think that pictures are taught by copying them into the folder."""
+    folder = tmp_path / "project"
+    with open_project(folder, tiny_model):
+        pass
+    others = [
+        folder / "pictures" / "tulip" / "holiday.jpg",
+        folder / "versions" / "mine.kedge",
+        folder / "versions" / "2.kedge.bak" / "2.kedge",
+        folder / "jobs" / "notes" / "1.txt",
+    ]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"?")
+    with open_project(folder):
+        assert all(path.exists() for path in others)
+
+
+def test_no_new_database_takes_the_place_of_a_lost_one(tiny_model: Path, tmp_path: Path) -> None:
+    """Every picture would be one without a row, and be deleted."""
+    folder = tmp_path / "project"
+    with open_project(folder, tiny_model):
+        pass
+    path = folder / "pictures" / "ab" / ("ab" + "0" * 62)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"?")
+    (folder / "project.sqlite").write_bytes(b"")
+    with pytest.raises(KedgeError, match="is empty"), open_project(folder):
+        pass
+    assert path.exists()
+
+
+@pytest.mark.parametrize("damage", ["gone", "another"])
+def test_a_model_file_that_was_replaced_is_not_used(
+    damage: str, tiny_model: Path, second: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    with open_project(folder, tiny_model) as project:
+        path = project.versions.path(1)
+    path.unlink()
+    if damage == "another":
+        kedge.train(str(second), backbone="conv4", width=4, train="none").save(path)
+    with open_project(folder) as project, pytest.raises(KedgeError, match=r"1\.kedge"):
+        ActiveModel(project)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    running: Any, picture: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client()
+    client.teach("a", [picture(0)])
+    before = {path for path in running.project.folder.rglob("*") if path.is_file()}
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def no_room(*_: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.project.pictures, "add_features", no_room)  # after the files
+        with pytest.raises(ServerError):
+            client.teach("a", [picture(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(ServerError, match="No space left") as caught:
+            client.teach("a", [picture(1)])
+        assert caught.value.status == 507
+    assert {path for path in running.project.folder.rglob("*") if path.is_file()} == before
+    [added] = client.teach("a", [picture(1)])["added"]
+    assert added["sha256"]
+
+
+def test_a_fault_of_the_database_is_said(running: Any) -> None:
+    running.project.database._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(ServerError, match="database cannot be used") as caught:
+        running.client().make_class("new")
+    assert caught.value.status == 507
+    running.project.database._connection.execute("PRAGMA query_only = OFF")
+    assert running.client().make_class("new")
+
+
+def test_a_round_that_cannot_be_started_can_be_continued(
+    running: Any, drawings: Drawings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client()
+    for name in list(drawings)[:2]:
+        client.teach(name, drawings[name][:4])
+
+    def fail(folder: Path) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(rounds, "start_process", fail)
+    job = client.improve(train="none")
+    assert client.job(job)["state"] == "interrupted"
+    assert "continue" in client.job(job)["message"].lower()
+    client.send("POST", f"/api/jobs/{job}/cancel")
+    assert client.state()["improve"]["possible"]
 
 
 def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from kedge.data.process_pool import ProcessPool
 N_WORKERS = 4
 WORKER_BYTES, LARGE_BYTES = 256 << 20, 448 << 20  # at most
 SECONDS, LARGE_SECONDS = 5.0, 30.0  # of wall time for one picture
+# The same for a picture of a client whose pictures have ended decoders lately.
+SUSPECT_SECONDS, SUSPECT_LARGE_SECONDS = 1.0, 5.0
 LARGE_PIXELS = 12_500_000  # more than most telephones take; these wait for each other
 NICE = 10
 CRASHED, TOO_LONG = "damaged: it makes the decoder crash", "it takes too long to decode"
@@ -57,19 +59,25 @@ class DecodedPicture:
     stopped: bool = False  # whether it ended its worker, as hostile files do
 
 
-def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
+def decode_picture(
+    content: bytes, spec: ImageSpec, thumbnail: bool, suspect: bool = False
+) -> DecodedPicture:
     """Decode one picture; never raises because of its content. One that is large is not decoded,
     but has the reason IS_LARGE: it is for `decode_large`."""
-    decoded = _decode(content, spec, thumbnail, _POOL, WORKER_BYTES, SECONDS)
+    seconds = SUSPECT_SECONDS if suspect else SECONDS
+    decoded = _decode(content, spec, thumbnail, _POOL, WORKER_BYTES, seconds)
     # A worker may have been ended by somebody else, or by the memory that it lacked.
     if decoded.reason == CRASHED:
-        return _decode(content, spec, thumbnail, _POOL, WORKER_BYTES, SECONDS)
+        return _decode(content, spec, thumbnail, _POOL, WORKER_BYTES, seconds)
     return decoded
 
 
-def decode_large(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
+def decode_large(
+    content: bytes, spec: ImageSpec, thumbnail: bool, suspect: bool = False
+) -> DecodedPicture:
     """Decode one picture of any size, when those before it are done."""
-    return _decode(content, spec, thumbnail, _LARGE_POOL, LARGE_BYTES, LARGE_SECONDS)
+    seconds = SUSPECT_LARGE_SECONDS if suspect else LARGE_SECONDS
+    return _decode(content, spec, thumbnail, _LARGE_POOL, LARGE_BYTES, seconds)
 
 
 def _decode(

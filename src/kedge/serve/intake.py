@@ -91,7 +91,8 @@ class RequestIntake:
             if self.stops >= MOST_STOPS or self.shared.bad.used_up(self.client):
                 why = "not tried, since too many pictures of this request could not be decoded"
                 return DecodedPicture(None, reason=why)
-            what = (upload.content, snapshot.model.image_spec, thumbnail)
+            suspect = self.shared.bad.level(self.client) > 0
+            what = (upload.content, snapshot.model.image_spec, thumbnail, suspect)
             run = asyncio.get_running_loop().run_in_executor
             decoded = await run(self.shared.threads, decoding.decode_picture, *what)
             if decoded.reason == decoding.IS_LARGE:

@@ -37,7 +37,7 @@ class Limits:
     free_bytes: int = 1 << 29  # that must stay free on the disk
     silence: float = 10.0  # seconds without a byte after which a sender is cut off
     least_rate: float = 20_000.0  # bytes per second, on average, after the first `silence` seconds
-    bad_pictures: int = 20  # that may end a decoder, per minute and client
+    bad_pictures: int = 10  # that may end a decoder, per minute and client
     wrong_tokens: int = 10  # per minute and client
     pictures_per_minute: int = 0  # per client; 0: no limit
 
@@ -52,8 +52,7 @@ class Rate:
 
     def used_up(self, client: str) -> float:
         """The seconds that the client has to wait; 0 if it need not. A rate of 0 is no limit."""
-        with self._lock:
-            level = self._level(client)
+        level = self.level(client)
         return (level - self.most + 1) * 60 / self.most if level > self.most - 0.5 > 0 else 0.0
 
     def check(self, client: str, what: str) -> None:
@@ -69,6 +68,11 @@ class Rate:
             self._counts.move_to_end(client)
             if len(self._counts) > MOST_CLIENTS:
                 self._counts.popitem(last=False)
+
+    def level(self, client: str) -> float:
+        """The client's count, which falls with time."""
+        with self._lock:
+            return self._level(client)
 
     def _level(self, client: str) -> float:
         level, since = self._counts.get(client, (0.0, 0.0))

@@ -19,6 +19,7 @@ from kedge.errors import KedgeError
 from kedge.serve.database import Database, Row, now
 from kedge.serve.limits import Refused
 from kedge.utils.atomic_io import fsync_folder, write_on_this_rank
+from kedge.utils.part_file import without_links
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 OURS = re.compile(r"\.?([0-9a-f]{64})(\.jpg)?(\..*\.part)?")  # names of files, also unfinished ones
@@ -127,6 +128,17 @@ class Pictures:
 
     def bytes_used(self) -> int:
         return int(self.database.value("SELECT COALESCE(SUM(bytes), 0) FROM pictures"))
+
+    def any_files(self) -> bool:
+        return any(path.is_file() for path in self.originals.rglob("*"))
+
+    def thumbnail(self, sha256: str) -> bytes | None:
+        """A JPEG; None if there is none, or a link in its place."""
+        try:
+            with open(self.thumbnail_path(sha256), "rb", opener=without_links) as file:
+                return file.read()
+        except OSError:
+            return None
 
     def remove_orphans(self) -> int:
         """Delete files of ours that no row names; returns how many there were. Files that somebody

@@ -95,6 +95,11 @@ def open_project(folder: Path, model: Path | None = None) -> Iterator[Project]:
         project = Project(folder)
         try:
             if not project.versions.active:
+                require(
+                    not project.pictures.any_files(),
+                    f"{folder}: there are pictures, but {DATABASE} is empty; put a copy of it "
+                    "back, or give a new folder.",
+                )
                 _start(project, model)
             project.tidy()
             yield project

@@ -74,10 +74,9 @@ def delete_picture(sha256: str, service: CurrentService, role: CurrentRole) -> d
 @router.get("/pictures/{sha256}/thumbnail", **router.needing("teach"))
 def thumbnail(sha256: str, service: CurrentService) -> Response:
     """A small JPEG of a picture. Browsers are told not to keep it, so that it can be forgotten."""
-    try:
-        content = service.project.pictures.thumbnail_path(_checked(sha256)).read_bytes()
-    except FileNotFoundError:
-        raise Refused(404, "There is no such picture.") from None
+    content = service.project.pictures.thumbnail(_checked(sha256))
+    if content is None:
+        raise Refused(404, "There is no such picture.")
     return Response(content, media_type="image/jpeg")
 
 
