@@ -21,6 +21,7 @@ from kedge.serve import decoding
 from kedge.serve.app import make_app
 from kedge.serve.monitoring import log
 from kedge.serve.project import open_project
+from kedge.serve.security import Listen
 from kedge.serve.service import Service, Settings
 
 HEAD_SECONDS = 5.0  # for the head of a request
@@ -130,16 +131,17 @@ def bind(host: str, port: int) -> socket.socket:
 
 def serve(
     folder: Path,
-    settings: Settings,
+    listen: Listen,
+    settings: Callable[[], Settings],
     model: Path | None = None,
     ready: Callable[[Service, socket.socket], None] = lambda service, socket: None,
 ) -> None:
-    """Serve a project until the process is told to stop. `ready` is called before requests are
-    answered, with the socket that they will come to."""
+    """Serve a project until the process is told to stop. `settings` is called when no other server
+    has the project, and `ready` before requests are answered, with the socket that they come to."""
     allow_many_connections()
-    bound = bind(settings.listen.host, settings.listen.port)
+    bound = bind(listen.host, listen.port)
     with bound, open_project(folder, model) as project:
-        service = Service(project, settings)
+        service = Service(project, settings())
         try:
             decoding.start_worker()
             ready(service, bound)
