@@ -37,7 +37,7 @@ INVALID = "This is no valid HTTP request; one with a body needs a Content-Length
 
 
 class WholeBodies(h11.Connection):
-    """Takes no bodies in chunks: a megabyte in chunks of a byte takes ten seconds to parse."""
+    """Takes no bodies in chunks: those of a byte each keep the parser busy, and so everybody."""
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -68,9 +68,10 @@ class LimitedProtocol(H11Protocol):
         self._expect_head()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:
-            self.loop.call_later(REST_SECONDS, self._give_up_rest, self.cycle)
+        answered = self.cycle
+        super().on_response_complete()  # may begin the next request
+        if self.cycle is answered and self.conn.their_state is h11.SEND_BODY:
+            self.loop.call_later(REST_SECONDS, self._give_up_rest, answered)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
