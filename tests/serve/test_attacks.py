@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from kedge.serve import server, uploads
+from kedge.serve import decoding, server, uploads
 from kedge.serve.client import Client
+from kedge.serve.decoding import DecodedPicture
 from kedge.serve.limits import Budget, Limits, Refused
 from kedge.serve.security import Tokens
 
@@ -156,6 +157,29 @@ def test_senders_are_not_slow_because_the_server_is() -> None:
     assert len(asyncio.run(run())) == 5
 
 
+def test_after_a_bomb_others_of_its_sender_get_less_time(
+    serving: Serving,
+    tiny_model: Path,
+    tmp_path: Path,
+    picture: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suspects = []
+
+    def slow(content: bytes, spec: object, thumbnail: bool, suspect: bool) -> DecodedPicture:
+        suspects.append(suspect)
+        return DecodedPicture(None, reason="slow", stopped=True)
+
+    monkeypatch.setattr(decoding, "decode_picture", slow)
+    with serving(tmp_path / "project", tiny_model, bad_pictures=2) as running:
+        asking = running.client()
+        assert asking.ask([picture(1)])["refused"][0]["reason"] == "slow"
+        reasons = [each["reason"] for each in asking.ask([picture(i) for i in range(9)])["refused"]]
+    assert suspects[:2] == [False, True]
+    assert len(suspects) <= 4  # one, and then as many as are decoded at once
+    assert reasons[-1].startswith("not tried")
+
+
 # ── what strangers write ─────────────────────────────────────────────────────────────────────
 
 
@@ -196,6 +220,12 @@ def test_a_model_of_a_folder_with_an_odd_name(
         assert b"filename*=UTF-8''a%22%0D%0A%3B%C3%A9%20b-1.kedge\r\n" in head
 
 
+def test_files_keep_their_names(running: Running, picture: Make) -> None:
+    for name in ("größe 1%.png", "花.png", "a;b=c.png"):
+        [said] = running.client().ask([(name, picture(name))])["answers"]
+        assert said["name"] == name
+
+
 # ── privacy ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -212,3 +242,13 @@ def test_nobody_is_to_keep_what_is_private(running: Running, drawings: Any) -> N
     ):
         head = running.raw(request("GET", path)).partition(b"\r\n\r\n")[0]
         assert b"cache-control: no-store" in head, path
+
+
+def test_links_in_the_folder_are_not_followed(running: Running, drawings: Any) -> None:
+    client = running.client()
+    [added] = client.teach("a", drawings["second 0"][:1])["added"]
+    path = running.project.pictures.thumbnail_path(added["sha256"])
+    path.unlink()
+    path.symlink_to(__file__)
+    said = running.raw(request("GET", f"/api/pictures/{added['sha256']}/thumbnail"))
+    assert answer(said)[0] == 404

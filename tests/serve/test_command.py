@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import kedge
-from kedge.cli.serve import parse_size
+from kedge.cli.serve import Serve, parse_size
 from kedge.errors import KedgeError
 from kedge.serve.project import open_project
+from kedge.serve.security import Listen, Tokens
 
 Cli = Any  # of tests/conftest.py
 Serving = Any
@@ -43,8 +45,17 @@ def test_wrong_options(cli: Cli, tmp_path: Path, tiny_model: Path) -> None:
 
 def test_one_server_at_a_time(cli: Cli, tmp_path: Path, tiny_model: Path) -> None:
     with open_project(tmp_path / "project", tiny_model):
-        said = cli("serve", tmp_path / "project", "--listen", "127.0.0.1:0").sentence
+        said = cli(
+            "serve", tmp_path / "project", "--listen", "127.0.0.1:0", "--new-tokens"
+        ).sentence
     assert "only one server" in said
+    assert Tokens.load(tmp_path / "project") is None  # nor are those of the other one made void
+
+
+def test_who_comes_through_a_proxy_needs_a_token(tmp_path: Path) -> None:
+    listen, quiet = Listen.parse("127.0.0.1:8600"), Console(quiet=True)
+    assert Serve(tmp_path)._tokens(quiet, listen) is None
+    assert Serve(tmp_path, name=("flowers.example",))._tokens(quiet, listen) is not None
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,6 @@ class Serve:
 
         check_folder(self.folder, self.model)
         make_folder(self.folder)
-        tokens = self._tokens(console, listen)
         set_up_logs(self.log)
 
         def ready(service: Service, socket: object) -> None:
@@ -104,7 +103,10 @@ class Serve:
             say(console, f"{self.folder}: the page is at {_address(listen)} (Ctrl-C stops)")
             sys.stdout.flush()
 
-        serve(self.folder, Settings(listen, tokens, limits), self.model, ready)
+        def settings() -> Settings:
+            return Settings(listen, self._tokens(console, listen), limits)
+
+        serve(self.folder, listen, settings, self.model, ready)
 
     def _tokens(self, console: Console, listen: Listen) -> Tokens | None:
         """The tokens that requests need, made and printed if there are none yet."""

@@ -155,11 +155,11 @@ class Client:
         boundary = secrets.token_hex(16)
         body = bytearray()
         for name, content in pictures:
-            shown = quote(name, safe=" ()[]{}!#$&+,;=@~'")
+            shown = name.translate({ord(c): f"%{ord(c):02X}" for c in '"\\\r\n'})  # as browsers do
             body += (
                 f'--{boundary}\r\nContent-Disposition: form-data; name="files"; '
                 f'filename="{shown}"\r\nContent-Type: application/octet-stream\r\n\r\n'
-            ).encode()
+            ).encode(errors="replace")
             body += content + b"\r\n"
         body += f"--{boundary}--\r\n".encode()
         kind = f"multipart/form-data; boundary={boundary}"

@@ -32,6 +32,7 @@ class Taken:
     sha256: str
     features: np.ndarray | None = None
     decoded: DecodedPicture | None = None  # None: the features were in the cache
+    version: int = 0  # of which the features are
     refused: str = ""
 
 
@@ -84,7 +85,7 @@ class RequestIntake:
         features = await self.embed(decoded, snapshot)
         if not keep:
             cache.put(sha256, snapshot.version, features)
-        return Taken(upload, sha256, features, decoded)
+        return Taken(upload, sha256, features, decoded, snapshot.version)
 
     async def decode(self, upload: Upload, snapshot: Snapshot, thumbnail: bool) -> DecodedPicture:
         async with self.room, self.room_of_client:

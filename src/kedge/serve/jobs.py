@@ -88,10 +88,3 @@ class Jobs:
             "SELECT seconds / n_pictures FROM jobs WHERE state = 'done' ORDER BY id DESC LIMIT 1"
         )
         return None if row is None else float(row[0])
-
-
-def describe(row: Row) -> dict[str, Any]:
-    """A round as the interface shows it."""
-    names = ("id", "kind", "state", "parent", "version", "message", "created", "started", "ended")
-    progress = json.loads(row["progress"])
-    return {**{name: row[name] for name in names}, "progress": progress}

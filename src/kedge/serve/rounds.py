@@ -30,6 +30,7 @@ STOP_SECONDS = 5.0
 MOST_STARTS = 3  # of one round by starts of the server, which may be what its memory ends
 LEAST_CLASSES, LEAST_PICTURES = 2, 4  # of a round, and of each of these classes
 LOG = "log.txt"
+SHOWN = ("id", "kind", "state", "parent", "version", "message", "created", "started", "ended")
 SETTINGS = ("epochs", "episodes", "train", "lr", "seed")  # that a request may set
 
 
@@ -166,7 +167,11 @@ class Rounds:
 
     # ── while it runs ────────────────────────────────────────────────────────────────────────
 
-    def progress(self, row: Row) -> dict[str, Any]:
+    def describe(self, row: Row) -> dict[str, Any]:
+        """A round as the interface shows it."""
+        return {**{name: row[name] for name in SHOWN}, "progress": self._progress(row)}
+
+    def _progress(self, row: Row) -> dict[str, Any]:
         """How far a round is: of a running one, what its process says."""
         if row["state"] in ("running", "interrupted"):
             path = self.project.job_folder(row["id"]) / improve.PROGRESS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import Depends, Path, Request
 
 from kedge.serve.security import check_role
 from kedge.serve.service import Service
@@ -25,18 +25,6 @@ CurrentService = Annotated[Service, Depends(service_of)]
 CurrentRole = Annotated[str, Depends(role_of)]
 
 
-class RoleRouter(APIRouter):
-    """Routes that need a role."""
-
-    def needing(self, role: str) -> dict[str, Any]:
-        """The arguments of a route that only this role and those above it may use."""
-
-        async def check(request: Request) -> None:
-            check_role(request.scope["kedge_role"], role)
-
-        return {"dependencies": [Depends(check)], "openapi_extra": {"x-role": role}}
-
-
 PICTURES: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -55,7 +43,11 @@ PICTURES: dict[str, Any] = {
 }
 
 
-def needing_pictures(router: RoleRouter, role: str) -> dict[str, Any]:
-    """The same for a route that takes pictures."""
-    about = router.needing(role)
-    return {**about, "openapi_extra": {**about["openapi_extra"], **PICTURES}}
+def needing(role: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of a route that only this role and those above it may use; `body` describes
+    what it takes, unless its parameters do."""
+
+    async def check(request: Request) -> None:
+        check_role(request.scope["kedge_role"], role)
+
+    return {"dependencies": [Depends(check)], "openapi_extra": {"x-role": role, **(body or {})}}

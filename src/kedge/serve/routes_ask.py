@@ -6,17 +6,17 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from fastapi import Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from kedge.serve import asking
 from kedge.serve.middleware import client_of
-from kedge.serve.routes import CurrentRole, CurrentService, RoleRouter, needing_pictures
+from kedge.serve.routes import PICTURES, CurrentRole, CurrentService, needing
 from kedge.serve.security import ROLES, SESSION_SECONDS
 from kedge.serve.uploads import read_uploads
 
-router = RoleRouter(prefix="/api", tags=["ask"])
+router = APIRouter(prefix="/api", tags=["ask"])
 
 
 class Token(BaseModel):
@@ -51,7 +51,7 @@ def sign_out(service: CurrentService) -> Response:
     return response
 
 
-@router.get("/state", **router.needing("ask"))
+@router.get("/state", **needing("ask"))
 def state(request: Request, service: CurrentService, role: CurrentRole) -> Response:
     """Everything small that the page shows; with If-None-Match, only if it has changed."""
     body = json.dumps(service.views.state(role), ensure_ascii=False).encode(errors="replace")
@@ -62,25 +62,25 @@ def state(request: Request, service: CurrentService, role: CurrentRole) -> Respo
     return Response(body, media_type="application/json", headers=headers)
 
 
-@router.get("/classes", **router.needing("ask"))
+@router.get("/classes", **needing("ask"))
 def classes(service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """All classes; the pictures of the role 'ask' are none."""
     return {"classes": service.views.classes(with_pictures=role != "ask")}
 
 
-@router.get("/versions", **router.needing("ask"))
+@router.get("/versions", **needing("ask"))
 def versions(service: CurrentService) -> dict[str, Any]:
     """The history of the model, with what each round did."""
     return {"versions": service.views.versions()}
 
 
-@router.get("/map", **router.needing("ask"))
+@router.get("/map", **needing("ask"))
 def class_map(service: CurrentService) -> dict[str, Any]:
     """Positions of the classes in the plane in which they differ most, from −1 to 1."""
     return service.views.map()
 
 
-@router.post("/ask", **needing_pictures(router, "ask"))
+@router.post("/ask", **needing("ask", PICTURES))
 async def ask(
     request: Request,
     service: CurrentService,

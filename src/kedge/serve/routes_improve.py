@@ -6,16 +6,16 @@ import os
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Query
+from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from kedge.serve import download, events, jobs
+from kedge.serve import download, events
 from kedge.serve.forgetting import forget, what_remains
 from kedge.serve.limits import Refused
-from kedge.serve.routes import CurrentRole, CurrentService, Number, RoleRouter
+from kedge.serve.routes import CurrentRole, CurrentService, Number, needing
 
-router = RoleRouter(prefix="/api", tags=["improve"])
+router = APIRouter(prefix="/api", tags=["improve"])
 
 
 class RoundSettings(BaseModel):
@@ -27,11 +27,10 @@ class Confirmation(BaseModel):
 
 
 def _job(service: CurrentService, job: int) -> dict[str, Any]:
-    row = service.project.jobs.get(job)
-    return {**jobs.describe(row), "progress": service.rounds.progress(row)}
+    return service.rounds.describe(service.project.jobs.get(job))
 
 
-@router.post("/rounds", status_code=202, **router.needing("improve"))
+@router.post("/rounds", status_code=202, **needing("improve"))
 def start_round(
     service: CurrentService, role: CurrentRole, body: RoundSettings | None = None
 ) -> dict[str, Any]:
@@ -40,46 +39,46 @@ def start_round(
     return _job(service, service.rounds.start(role, settings))
 
 
-@router.get("/jobs", **router.needing("ask"))
+@router.get("/jobs", **needing("ask"))
 def list_jobs(service: CurrentService) -> dict[str, Any]:
     """All rounds, the latest first."""
-    return {"jobs": [_job(service, row["id"]) for row in service.project.jobs.all()]}
+    return {"jobs": [service.rounds.describe(row) for row in service.project.jobs.all()]}
 
 
-@router.get("/jobs/{job}", **router.needing("ask"))
+@router.get("/jobs/{job}", **needing("ask"))
 def one_job(job: Number, service: CurrentService) -> dict[str, Any]:
     """A round, and how far it is."""
     return _job(service, job)
 
 
-@router.post("/jobs/{job}/cancel", **router.needing("improve"))
+@router.post("/jobs/{job}/cancel", **needing("improve"))
 def cancel_job(job: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Stop a round and throw away what it has done."""
     service.rounds.cancel(role, job)
     return _job(service, job)
 
 
-@router.post("/jobs/{job}/continue", status_code=202, **router.needing("improve"))
+@router.post("/jobs/{job}/continue", status_code=202, **needing("improve"))
 def continue_job(job: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Continue an interrupted round from its last saved epoch."""
     service.rounds.resume(role, job)
     return _job(service, job)
 
 
-@router.post("/versions/{version}/activate", **router.needing("improve"))
+@router.post("/versions/{version}/activate", **needing("improve"))
 def activate(version: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Use a version: take over what a round has made, or go back or forward to another."""
     return service.deciding.activate(role, version)
 
 
-@router.post("/versions/{version}/discard", **router.needing("improve"))
+@router.post("/versions/{version}/discard", **needing("improve"))
 def discard(version: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Give up what a round has made."""
     service.deciding.discard(role, version)
     return {"discarded": version}
 
 
-@router.get("/versions/{version}/model", **router.needing("improve"))
+@router.get("/versions/{version}/model", **needing("improve"))
 def download_model(version: Number, service: CurrentService) -> StreamingResponse:
     """The model file, with the present names of its classes."""
     file = download.open_model(service.project, version)
@@ -93,14 +92,14 @@ def download_model(version: Number, service: CurrentService) -> StreamingRespons
     )
 
 
-@router.get("/versions/{version}/remains", **router.needing("improve"))
+@router.get("/versions/{version}/remains", **needing("improve"))
 def remains(version: Number, service: CurrentService) -> dict[str, Any]:
     """What would remain if the pictures of a version were forgotten."""
     service.project.versions.get(version)
     return what_remains(service.teaching, version)
 
 
-@router.post("/versions/{version}/forget", **router.needing("improve"))
+@router.post("/versions/{version}/forget", **needing("improve"))
 def forget_pictures(
     version: Number, service: CurrentService, role: CurrentRole, body: Confirmation
 ) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def forget_pictures(
     return forget(service.teaching, service.intake, role, version)
 
 
-@router.get("/events", **router.needing("improve"))
+@router.get("/events", **needing("improve"))
 def list_events(
     service: CurrentService,
     before: Annotated[int | None, Query(ge=0, lt=1 << 53)] = None,

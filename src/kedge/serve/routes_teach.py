@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from kedge.serve.limits import Refused
 from kedge.serve.middleware import client_of
 from kedge.serve.pictures import SHA256
-from kedge.serve.routes import CurrentRole, CurrentService, Number, RoleRouter, needing_pictures
+from kedge.serve.routes import PICTURES, CurrentRole, CurrentService, Number, needing
 from kedge.serve.uploads import read_uploads
 
-router = RoleRouter(prefix="/api", tags=["teach"])
+router = APIRouter(prefix="/api", tags=["teach"])
 MOST_LISTED = 500
 
 
@@ -21,13 +21,13 @@ class Name(BaseModel):
     name: str
 
 
-@router.post("/classes", status_code=201, **router.needing("teach"))
+@router.post("/classes", status_code=201, **needing("teach"))
 def make_class(service: CurrentService, role: CurrentRole, body: Name) -> dict[str, Any]:
     """Make a class, or name a removed one of this name again."""
     return service.views.one_class(service.teaching.make_class(role, body.name))
 
 
-@router.patch("/classes/{class_id}", **router.needing("teach"))
+@router.patch("/classes/{class_id}", **needing("teach"))
 def rename_class(
     class_id: Number, service: CurrentService, role: CurrentRole, body: Name
 ) -> dict[str, Any]:
@@ -36,14 +36,14 @@ def rename_class(
     return service.views.one_class(class_id)
 
 
-@router.delete("/classes/{class_id}", **router.needing("teach"))
+@router.delete("/classes/{class_id}", **needing("teach"))
 def delete_class(class_id: Number, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Delete a class with its pictures. Versions that have learned it keep what they learned, but
     pictures are no longer named as it; made again, it is named again."""
     return service.teaching.delete_class(role, class_id)
 
 
-@router.get("/classes/{class_id}/pictures", **router.needing("teach"))
+@router.get("/classes/{class_id}/pictures", **needing("teach"))
 def list_pictures(
     class_id: Number,
     service: CurrentService,
@@ -54,7 +54,7 @@ def list_pictures(
     return service.views.pictures(class_id, offset, limit)
 
 
-@router.post("/classes/{class_id}/pictures", **needing_pictures(router, "teach"))
+@router.post("/classes/{class_id}/pictures", **needing("teach", PICTURES))
 async def add_pictures(
     class_id: Number, request: Request, service: CurrentService, role: CurrentRole
 ) -> dict[str, Any]:
@@ -64,14 +64,14 @@ async def add_pictures(
         return await service.teach(uploads, held, role, class_id)
 
 
-@router.delete("/pictures/{sha256}", **router.needing("teach"))
+@router.delete("/pictures/{sha256}", **needing("teach"))
 def delete_picture(sha256: str, service: CurrentService, role: CurrentRole) -> dict[str, Any]:
     """Delete a picture. A version that was trained on it is not changed."""
     service.teaching.delete_picture(role, _checked(sha256))
     return {"deleted": 1}
 
 
-@router.get("/pictures/{sha256}/thumbnail", **router.needing("teach"))
+@router.get("/pictures/{sha256}/thumbnail", **needing("teach"))
 def thumbnail(sha256: str, service: CurrentService) -> Response:
     """A small JPEG of a picture. Browsers are told not to keep it, so that it can be forgotten."""
     content = service.project.pictures.thumbnail(_checked(sha256))

@@ -21,6 +21,7 @@ from kedge.serve import decoding
 from kedge.serve.app import make_app
 from kedge.serve.monitoring import log
 from kedge.serve.project import open_project
+from kedge.serve.security import Listen
 from kedge.serve.service import Service, Settings
 
 HEAD_SECONDS = 5.0  # for the head of a request
@@ -36,7 +37,7 @@ INVALID = "This is no valid HTTP request; one with a body needs a Content-Length
 
 
 class WholeBodies(h11.Connection):
-    """Takes no bodies in chunks: a megabyte in chunks of a byte takes ten seconds to parse."""
+    """Takes no bodies in chunks: those of a byte each keep the parser busy, and so everybody."""
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -67,9 +68,10 @@ class LimitedProtocol(H11Protocol):
         self._expect_head()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:
-            self.loop.call_later(REST_SECONDS, self._give_up_rest, self.cycle)
+        answered = self.cycle
+        super().on_response_complete()  # may begin the next request
+        if self.cycle is answered and self.conn.their_state is h11.SEND_BODY:
+            self.loop.call_later(REST_SECONDS, self._give_up_rest, answered)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -130,16 +132,17 @@ def bind(host: str, port: int) -> socket.socket:
 
 def serve(
     folder: Path,
-    settings: Settings,
+    listen: Listen,
+    settings: Callable[[], Settings],
     model: Path | None = None,
     ready: Callable[[Service, socket.socket], None] = lambda service, socket: None,
 ) -> None:
-    """Serve a project until the process is told to stop. `ready` is called before requests are
-    answered, with the socket that they will come to."""
+    """Serve a project until the process is told to stop. `settings` is called when no other server
+    has the project, and `ready` before requests are answered, with the socket that they come to."""
     allow_many_connections()
-    bound = bind(settings.listen.host, settings.listen.port)
+    bound = bind(listen.host, listen.port)
     with bound, open_project(folder, model) as project:
-        service = Service(project, settings)
+        service = Service(project, settings())
         try:
             decoding.start_worker()
             ready(service, bound)

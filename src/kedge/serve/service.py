@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kedge.errors import KedgeError
@@ -14,7 +14,7 @@ from kedge.serve import asking, events
 from kedge.serve.active import ActiveModel
 from kedge.serve.deciding import Deciding
 from kedge.serve.embedding import ASKED, TAUGHT
-from kedge.serve.intake import Intake, Taken, digest
+from kedge.serve.intake import Intake, RequestIntake, Taken, digest
 from kedge.serve.limits import Budget, Held, Limits, Rate, Refused
 from kedge.serve.monitoring import Metrics, memory_bytes
 from kedge.serve.project import Project
@@ -122,12 +122,10 @@ class Service:
                 if why is not None:
                     return Taken(Upload(upload.name), sha256, refused=why)
             snapshot = await asyncio.to_thread(self.active.snapshot)
-            taken = await request.take(upload, snapshot, sha256, keep=True)
-            versions[sha256] = snapshot.version
-            return taken
+            return await request.take(upload, snapshot, sha256, keep=True)
 
         async def store() -> None:
-            stored = await self._store(class_id, waiting, versions, request.embed)
+            stored = await self._store(class_id, waiting, request)
             new = {each.sha256 for each in stored}
             for each in waiting:
                 item = {"sha256": each.sha256, "name": each.upload.name}
@@ -135,7 +133,6 @@ class Service:
                 new.discard(each.sha256)  # a second copy in the same request
             waiting.clear()
 
-        versions: dict[str, int] = {}
         try:
             async with aclosing(in_order(uploads, held, take)) as results:
                 async for each in results:
@@ -162,24 +159,21 @@ class Service:
         return {"added": added, "refused": refused, "known": known}
 
     async def _store(
-        self, class_id: int, waiting: Sequence[Taken], versions: dict[str, int], embed: Any
+        self, class_id: int, waiting: Sequence[Taken], request: RequestIntake
     ) -> list[Taken]:
         """Store pictures, with features of the version that is in use then."""
         taken = list(waiting)
         while True:
             snapshot = await asyncio.to_thread(self.active.snapshot)
             for i, each in enumerate(taken):
-                if versions[each.sha256] != snapshot.version:
+                if each.version != snapshot.version:
                     assert each.decoded is not None
-                    features = await embed(each.decoded, snapshot)
-                    taken[i] = Taken(each.upload, each.sha256, features, each.decoded)
-                    versions[each.sha256] = snapshot.version
-            try:
+                    features = await request.embed(each.decoded, snapshot)
+                    taken[i] = replace(each, features=features, version=snapshot.version)
+            with suppress(OtherVersion):
                 return await asyncio.to_thread(
                     self.teaching.store, class_id, taken, snapshot.version
                 )
-            except OtherVersion:
-                continue
 
     def gauges(self) -> dict[str, float]:
         """Numbers of this moment, for /metrics."""

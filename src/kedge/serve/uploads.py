@@ -14,7 +14,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from kedge.serve.limits import Held, Limits, Refused
+from kedge.serve.limits import Held, Limits, Refused, too_large
 from kedge.utils.text import format_bytes, pluralize
 
 LONGEST_NAME = 255  # characters of a file's name that are kept
@@ -49,8 +49,7 @@ async def received(request: Request, limits: Limits) -> AsyncIterator[bytes]:
             raise Refused(408, f"Nothing was sent for {limits.silence:g} s.") from None
         n += len(part)
         if n > limits.request_bytes:
-            most = format_bytes(limits.request_bytes)
-            raise Refused(413, f"A request may have {most}; send fewer pictures at a time.")
+            raise too_large("This request", limits.request_bytes)
         waited += time.monotonic() - began
         if waited > 0 and n < waited * limits.least_rate and len(part):
             raise Refused(408, "The pictures were sent too slowly; try again.")
@@ -66,8 +65,7 @@ async def read_uploads(
     """
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.request_bytes:
-        most = format_bytes(limits.request_bytes)
-        raise Refused(413, f"A request may have {most}; send fewer pictures at a time.")
+        raise too_large("This request", limits.request_bytes)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind == b"multipart/form-data":
         boundary = options.get(b"boundary", b"")

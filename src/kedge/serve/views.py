@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kedge.serve import jobs
 from kedge.serve.active import ActiveModel
-from kedge.serve.classes import ClassRow
 from kedge.serve.limits import Limits
 from kedge.serve.project import Project
 from kedge.serve.rounds import Rounds
@@ -32,7 +30,7 @@ class Views:
         job = self.project.jobs.latest()
         about = None
         if job is not None:
-            about = {**jobs.describe(job), "progress": self.rounds.progress(job)}
+            about = self.rounds.describe(job)
             decided = job["state"] == "done" and kept[1]["candidate"] is None
             if decided or job["state"] == "cancelled":
                 about = None
@@ -81,31 +79,21 @@ class Views:
             counts[row["class"]] = row["n"]
         calibration = snapshot.model.calibration
         examples = {} if calibration is None else calibration.counts
-        return [
-            self._class(each, counts.get(each.id, 0), shown, learned_in, examples, with_pictures)
-            for each in self.project.classes.all()
-        ]
-
-    def _class(
-        self,
-        row: ClassRow,
-        n: int,
-        shown: dict[int, list[str]],
-        learned_in: dict[str, int],
-        examples: dict[str, int],
-        with_pictures: bool,
-    ) -> dict[str, Any]:
-        learned = learned_in.get(row.key)
-        return {
-            "id": row.id,
-            "name": row.name,
-            "state": "new" if learned is None else "learned",
-            "n_pictures": n,
-            "pictures": shown.get(row.id, []) if with_pictures else [],
-            "learned_in": learned,
-            "forgotten": learned is not None and n == 0,
-            "n_examples_learned": examples.get(row.key) if learned is not None else None,
-        }
+        found = []
+        for each in self.project.classes.all():
+            learned, n = learned_in.get(each.key), counts.get(each.id, 0)
+            about = {
+                "id": each.id,
+                "name": each.name,
+                "state": "new" if learned is None else "learned",
+                "n_pictures": n,
+                "pictures": shown.get(each.id, []) if with_pictures else [],
+                "learned_in": learned,
+                "forgotten": learned is not None and n == 0,
+                "n_examples_learned": examples.get(each.key) if learned is not None else None,
+            }
+            found.append(about)
+        return found
 
     def one_class(self, class_id: int, with_pictures: bool = True) -> dict[str, Any]:
         self.project.classes.get(class_id)  # raises if there is none
