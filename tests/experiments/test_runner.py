@@ -334,6 +334,7 @@ def test_killed_again_and_again_it_continues_to_the_same_bits(
         signal_when(ready.start(code), killed / "seed-0" / file, signal.SIGKILL)
         assert ready.wait().rc == -signal.SIGKILL, file
         assert not (killed / "record.json").exists()
+    (killed / "seed-0" / "NU" / "round-1" / ".lock").touch()  # killed before it was removed
     assert numbers(run_experiment(experiment, killed)) == numbers(whole / "record.json")
     assert models(killed) == models(whole)
-    assert not list(killed.rglob("training.safetensors"))
+    assert not list(killed.rglob("training.safetensors")) + list(killed.rglob(".lock"))

@@ -153,8 +153,9 @@ class SeedRun:
             with exclusive(folder, on_wait=partial(_tell_waiting, folder)):
                 if not distributed.broadcast((folder / "run.json").exists()):
                     return self._do(method, round, folder, tick)
-        # The run may have been killed just before it did this.
-        (folder / "training.safetensors").unlink(missing_ok=True)
+        # The run may have been killed just before it removed these.
+        for name in ("training.safetensors", ".lock"):
+            (folder / name).unlink(missing_ok=True)
         return load_run(folder / "run.json")
 
     def _do(self, method: Method, round: int, folder: Path, tick: Tick) -> Run:
