@@ -34,12 +34,10 @@ class WeightAverage:
         self.share = 1 - decay  # of the student
         # By these names and not by the state, in which a weight that is used twice is listed twice.
         average, now = self.model.weights(), student.weights()
-        names = [name for name, weight in now.items() if weight.requires_grad]
-        self._weights = [average[name] for name in names], [now[name] for name in names]
+        pairs = [(average[name], w) for name, w in now.items() if w.requires_grad]
         if class_embeddings is not None:
             self.class_embeddings = class_embeddings.detach().clone()
-            self._weights[0].append(self.class_embeddings)
-            self._weights[1].append(class_embeddings)
+            pairs.append((self.class_embeddings, class_embeddings))
         buffers = [
             pair
             for part, of_student in (
@@ -48,16 +46,23 @@ class WeightAverage:
             )
             for pair in zip(part.buffers(), of_student.buffers(), strict=True)
         ]
-        self._statistics = [pair for pair in buffers if pair[0].is_floating_point()]
-        self._counters = [pair for pair in buffers if not pair[0].is_floating_point()]
+        statistics = [pair for pair in buffers if pair[0].is_floating_point()]
+        finite = [bool(pair[0].isfinite().all()) for pair in statistics]
+        pairs += [pair for pair, is_finite in zip(statistics, finite, strict=True) if is_finite]
+        self._partly_infinite = [
+            pair for pair, is_finite in zip(statistics, finite, strict=True) if not is_finite
+        ]
+        counters = [pair for pair in buffers if not pair[0].is_floating_point()]
+        # As lists, for which a GPU needs one kernel instead of one for every small tensor.
+        self._averaged = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self._copied = [pair[0] for pair in counters], [pair[1] for pair in counters]
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the student's current weights."""
-        torch._foreach_lerp_(*self._weights, self.share)
-        for average, now in self._statistics:
-            # What has not changed keeps its bits; it may be infinite, and ∞ − ∞ is not a number.
+        torch._foreach_lerp_(*self._averaged, self.share)
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
+        for average, now in self._partly_infinite:  # ∞ − ∞ is not a number
             moved = average.lerp(now, self.share)
             average.copy_(torch.where(average == now, average, moved))
-        for average, now in self._counters:
-            average.copy_(now)

@@ -47,9 +47,9 @@ class TimedTraining:
         seconds: float,
         step: TrainStep | None = None,
     ) -> None:
-        self.start, self.pool, self.shape = start, pool, shape
+        self.start, self.pool, self.shape, self.method = start, pool, shape, parse_method(method)
         began = synchronized_time(start.device)
-        self.step = _build_step(start, method) if step is None else step
+        self.step = self._build_step() if step is None else step
         self._n_epochs = 0
         warm_up = self._runner(MIN_EPISODES)
         self._run_epoch(warm_up)
@@ -63,8 +63,15 @@ class TimedTraining:
         if self.step.mode.captured:
             self._run_epoch(self.runner)  # captures a graph of its own
 
+    def _build_step(self) -> TrainStep:
+        """The step of an update round whose teacher is a frozen copy of the start model."""
+        embedding = copy.deepcopy(self.start.embedding).eval().requires_grad_(False)
+        teacher, student = replace(self.start, embedding=embedding), trainable_copy(self.start)
+        ema = self.method.apply_schedule(TrainConfig()).schedule.ema
+        return TrainStep(student, teacher, self.method, 1e-3, None, {}, ema=ema)
+
     def _runner(self, n_episodes: int) -> EpochRunner:
-        config = TrainConfig(self.shape, Schedule(1, n_episodes, 1), 0)
+        config = self.method.apply_schedule(TrainConfig(self.shape, Schedule(1, n_episodes, 1), 0))
         return EpochRunner(self.step, self.pool, self.start.anchors, config, 1)
 
     def _run_epoch(self, runner: EpochRunner) -> float:
@@ -76,12 +83,6 @@ class TimedTraining:
     def ms_per_step(self) -> float:
         """Milliseconds per step, measured over one epoch with its episode sampling."""
         return 1000 * self._run_epoch(self.runner) / self.n_episodes
-
-
-def _build_step(start: Model, method: str) -> TrainStep:
-    """The step of an update round whose teacher is a frozen copy of the start model."""
-    teacher = replace(start, embedding=copy.deepcopy(start.embedding).eval().requires_grad_(False))
-    return TrainStep(trainable_copy(start), teacher, parse_method(method), 1e-3, None, {})
 
 
 def evaluation_seconds(model: Model, pool: Pool, shape: EpisodeShape) -> float:
