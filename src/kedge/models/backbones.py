@@ -61,8 +61,8 @@ class Conv2d(nn.Conv2d):
 
 
 def _max_pool(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h2 w2"]:
-    """2×2 max-pooling; without gradients in a form that the compiler can fuse."""
-    if training or not x.is_cuda:
+    """2×2 max-pooling; without gradients, and if compiled, in a form that the compiler can fuse."""
+    if training or not x.is_cuda or not torch.compiler.is_compiling():
         return F.max_pool2d(x, 2)
     h, w = x.shape[2] // 2, x.shape[3] // 2
     return x[:, :, : 2 * h, : 2 * w].unflatten(3, (w, 2)).unflatten(2, (h, 2)).amax((3, 5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -21,19 +22,26 @@ MAX_CROSS_ENTROPY = 1e6  # nats; a few hundred at most where something is learne
 
 
 class Validator:
-    """Mean accuracy in % on fixed validation episodes; NaN if a feature is not finite."""
+    """Mean accuracy in % on fixed validation episodes; NaN if a feature is not finite.
+
+    Only images that some episode draws are embedded.
+    """
 
     def __init__(self, pool: Pool, config: TrainConfig, device: torch.device) -> None:
-        self.pool, self.loader = pool, ImageLoader(pool, device)
         rng = generator("validation", config.seed)
-        self.indices = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
+        indices = sample_episodes(pool, config.episode, config.schedule.val_episodes, rng)
+        drawn, positions = indices.positions.unique(return_inverse=True)
+        self.indices = replace(indices, positions=positions)
+        self.table, self.rows = pool.table, pool.rows[drawn]
+        loader = ImageLoader(pool, device)
+        self.images = None if loader.on_device is None else loader.on_device[drawn.to(device)]
 
     def __call__(self, model: Model) -> float:
-        if (images := self.loader.on_device) is not None:
-            batches = images.split(model.embed_batch_size)
-            features = model.embedding.embed_batches(len(images), batches, no_tick)
+        if self.images is not None:
+            batches = self.images.split(model.embed_batch_size)
+            features = model.embedding.embed_batches(len(self.images), batches, no_tick)
         else:
-            features = model.embed_rows(self.pool.table, self.pool.rows)
+            features = model.embed_rows(self.table, self.rows)
         if not features.isfinite().all():  # argmax would still name some class
             return math.nan
         return float(episode_accuracies(model.head, features, self.indices).mean())
