@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from kedge.config import BackboneConfig
 from kedge.models.backbones import build_backbone
+from kedge.models.trainable import layer_groups
 from kedge.utils.config_io import from_dict
 
 
@@ -50,6 +51,7 @@ class BaselineConfig:
     std: tuple[float, ...]
     device: str
     workers: int
+    trained_groups: int | None = None  # the last groups of layers that train; None: all
 
 
 class ImageFiles(Dataset):
@@ -133,6 +135,14 @@ class Network(nn.Module):
         return self.backbone((images - self.mean) / self.std)
 
 
+def train_last_groups(backbone: nn.Module, n_groups: int) -> None:
+    """Let only the last groups of layers train, as timm groups them."""
+    groups = layer_groups(backbone)[-n_groups:]
+    trained = {name for group in groups for name in group}
+    for name, weight in backbone.named_parameters():
+        weight.requires_grad_(name in trained)
+
+
 def neg_sq_dist(
     support: Float[Tensor, "k s d"], queries: Float[Tensor, "n d"], temperature: float
 ) -> Float[Tensor, "n k"]:
@@ -161,9 +171,12 @@ class BaselineLoop:
         self.config, self.device = config, torch.device(config.device)
         torch.manual_seed(0)
         backbone = build_backbone(config.backbone, config.n_channels, config.image_size)
+        if config.trained_groups is not None:
+            train_last_groups(backbone, config.trained_groups)
         mean, std = (torch.tensor(values)[:, None, None] for values in (config.mean, config.std))
         self.network = Network(backbone, mean, std).to(self.device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
+        weights = [weight for weight in self.network.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.Adam(weights, lr=1e-3)
         self.train_loader = self._loader("train", RandomAugmentation(config.padding))
         self.test_loader = self._loader("test", None)
 
