@@ -17,6 +17,7 @@ from kedge.config import (
     EpisodeShape,
     Epochs,
     HeadConfig,
+    LearningRate,
     Schedule,
     Seed,
     ShotCount,
@@ -52,6 +53,7 @@ class Experiment:
     update_ways: WayCount | None = None  # training episodes of later rounds; None: as in the first
     update_shots: ShotCount | None = None
     update_epochs: Epochs | None = field(default=None, metadata=ADDED)  # of later rounds
+    update_lr: LearningRate | None = field(default=None, metadata=ADDED)  # of later rounds
     test_ways: tuple[WayCount, ...] = ()  # all combinations with test_shots are tested; empty: the
     test_shots: tuple[ShotCount, ...] = ()  # shape of the first round's training episodes
 

@@ -139,11 +139,12 @@ class SeedRun:
         return folder if round == 0 else folder / f"round-{round}"
 
     def _config(self, round: int) -> TrainConfig:
-        shape = self.experiment.update_episode if round else self.experiment.episode
-        epochs, schedule = self.experiment.update_epochs, self.experiment.schedule
-        if round and epochs is not None:
-            schedule = replace(schedule, epochs=epochs)
-        return TrainConfig(shape, schedule, self.seed)
+        own = self.experiment
+        if round == 0:
+            return TrainConfig(own.episode, own.schedule, self.seed)
+        other = {"epochs": own.update_epochs, "lr": own.update_lr}
+        given = {name: value for name, value in other.items() if value is not None}
+        return TrainConfig(own.update_episode, replace(own.schedule, **given), self.seed)
 
     def _run(self, method: Method, round: int, tick: Tick) -> Run:
         """Train and test, unless that was done before."""
