@@ -142,7 +142,7 @@ class SeedRun:
         own = self.experiment
         if round == 0:
             return TrainConfig(own.episode, own.schedule, self.seed)
-        other = {"epochs": own.update_epochs, "lr": own.update_lr}
+        other: dict[str, Any] = {"epochs": own.update_epochs, "lr": own.update_lr}
         given = {name: value for name, value in other.items() if value is not None}
         return TrainConfig(own.update_episode, replace(own.schedule, **given), self.seed)
 
