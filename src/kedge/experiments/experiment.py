@@ -104,10 +104,6 @@ class Experiment:
             if shape == first or len(pool.classes) >= shape.ways[1]
         ]
 
-    @property
-    def episodes_per_round(self) -> int:
-        return self.schedule.epochs * self.schedule.episodes
-
 
 def _warn_of_pretraining(experiment: Experiment) -> None:
     name = experiment.backbone.backbone
