@@ -110,7 +110,7 @@ def record_studies(records: dict[str, RecordSet]) -> list[Study]:
     for folder, record_set in records.items():
         for record in record_set.parts.values():
             # With one method there is nothing to compare.
-            if not record.pairs or record.name == "flowers":
+            if not record.pairs or record.name.startswith("flowers"):
                 continue
             study = studies.setdefault(_setting_key(folder, record), _empty_study(folder, record))
             if folder not in study.links:

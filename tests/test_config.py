@@ -209,5 +209,6 @@ def test_photographs_get_a_pretrained_network_and_gentle_settings() -> None:
     assert config.schedule.train == "all"
     steps = (each.schedule.epochs * each.schedule.episodes for each in (config, first))
     assert next(steps) < next(steps)
+    assert config.schedule.lr < schedule.lr, "so that anchors of earlier rounds stay true"
     config, _ = infer_round(RoundOptions(train="none"), later)
     assert config.schedule.epochs == 0

@@ -28,11 +28,7 @@ from kedge.config import (
 from kedge.data.class_names import SameClassArgument
 from kedge.data.delivery import ClassFolders, Delivery
 from kedge.data.pools import Pool
-from kedge.defaults import (
-    PRETRAINED_METHOD,
-    infer_backbone,
-    infer_head,
-)
+from kedge.defaults import infer_backbone, infer_head
 from kedge.episodes.sampler import check_n_episodes
 from kedge.episodes.train_val_split import (
     select_test_part,
@@ -155,7 +151,7 @@ def update(
 
     Args:
         method: IDA, IDA+, DFA, EIML, EWC or FT, with options: "IDA lambda=5". By default IDA, for
-            a pretrained network "IDA lambda=auto anchors=all".
+            a pretrained network IDA+.
         memory: what `remember` returned after the last round; EIML and EWC need it.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
             train, batch_norm, ema, sampling, tasks_per_step, seed: see `RoundOptions`. What is not
@@ -168,7 +164,7 @@ def update(
     _check_model(model)
     settings = options_from(RoundOptions, options)
     privacy = model.privacy if isinstance(private, bool) and model.privacy else Privacy.of(private)
-    chosen = parse_method(method or default_method(model))
+    chosen = parse_method(method or default_method(model, settings))
     methods = " or ".join(("FT", *ALIGNMENTS, *PRESETS))
     require(chosen.trains_on == "new", f"'{method}' cannot update a model; use {methods}.")
     settings = _with_settings_of(chosen, settings)
@@ -180,7 +176,7 @@ def update(
     if not only_anchors(settings, data):
         if method is None and data.pretrained:
             why = "keeps old classes of a pretrained network"
-            reasons.append(f"--method '{PRETRAINED_METHOD}': {why}")
+            reasons.append(f"--method '{chosen.label}': {why}")
         require(
             len(table.classes) > 1,
             f"{table.source}: a round needs at least 2 classes, and there is only 1. Wait for "

@@ -6,7 +6,7 @@ The same options, data and kind of device always give the same settings.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kedge.config import (
@@ -39,7 +39,8 @@ PRETRAINED_SCHEDULE = Schedule(
     lr=1e-4, annealing="cosine", train="last", batch_norm="frozen", ema=0.99
 )
 PRETRAINED_EPOCHS = ((20, 20), (8, 20))  # and episodes: of the first round, of updates
-DEFAULT_METHOD, PRETRAINED_METHOD = "IDA", "IDA lambda=auto anchors=all"
+PRETRAINED_UPDATE_LR = 3e-5  # at 1e-4 stored anchors go stale over many updates
+DEFAULT_METHOD, PRETRAINED_METHOD = "IDA", "IDA+"  # of updates
 INFERRED = ("lr", "annealing", "batch_norm", "ema")  # settings that only a pretrained network needs
 
 
@@ -113,6 +114,8 @@ def infer_head(options: HeadOptions, data: DataSummary) -> tuple[HeadConfig, lis
 def infer_round(options: RoundOptions, data: DataSummary) -> tuple[TrainConfig, list[str]]:
     """The complete settings of a round on this data."""
     usual = PRETRAINED_SCHEDULE if data.pretrained else Schedule()
+    if data.pretrained and data.last_train:
+        usual = replace(usual, lr=PRETRAINED_UPDATE_LR)
     settings: dict[str, Any] = {
         f.name: getattr(options, f.name) for f in dataclasses.fields(Schedule)
     }

@@ -53,6 +53,7 @@ GOLDEN = {
     "flowers": "fb33b3a9f9493e81",
     "flowers-10-updates": "fdd314426e2ca244",
     "flowers-tuning": "d48baba71667bce9",
+    "flowers-tuning-5-updates": "81cd866929948262",
     "folder": "0a404b15d82e51c5",
 }
 OFFICIAL = {

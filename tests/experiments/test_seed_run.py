@@ -21,6 +21,7 @@ from kedge.evaluation.anchor_drift import true_anchors
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.records import Record, Run
 from kedge.experiments.runner import run_experiment
+from kedge.experiments.seed_run import SeedRun
 from kedge.methods.registry import parse_method
 from kedge.models.model import Model
 from kedge.training.round import train_round
@@ -271,9 +272,10 @@ def test_each_episode_draws_its_ways_and_shots(
 # ── other shapes in updates and in tests ─────────────────────────────────────────────────────
 
 
-def test_update_shapes_change_later_rounds_only(few: Few, tmp_path: Path) -> None:
+def test_update_settings_change_later_rounds_only(few: Few, tmp_path: Path) -> None:
     plain = replace(SMALL, protocol=few[3], methods=("FT",))
-    changes = {"plain": {}, "ways": {"update_ways": (2, 4)}, "shots": {"update_shots": 2}}
+    settings = {"update_ways": (2, 4), "update_shots": 2, "update_epochs": 0, "update_lr": 1e-3}
+    changes = {"plain": {}, **{name: {name: value} for name, value in settings.items()}}
     for name, change in changes.items():
         experiment = replace(plain, **change)
         record = run_experiment(experiment, tmp_path / name)
@@ -286,7 +288,18 @@ def test_update_shapes_change_later_rounds_only(few: Few, tmp_path: Path) -> Non
     assert len(bases) == 1
     for round in (1, 2):
         prints = {model_of(tmp_path / name, "FT", round).fingerprint for name in changes}
-        assert len(prints) == 3
+        assert len(prints) == len(changes)
+
+
+def test_progress_counts_the_episodes_of_shorter_updates(few: Few, tmp_path: Path) -> None:
+    experiment = replace(SMALL, protocol=few[3], methods=("NU", "FT"), update_epochs=3)
+    seed = SeedRun(experiment, 0, tmp_path)
+    done: list[int] = []
+    methods = [parse_method(text) for text in experiment.methods]
+    expected = seed.n_episodes_to_train(methods)
+    seed.runs(methods, done.append)
+    assert sum(done) == expected == (1 + 3 + 3) * QUICK.episodes
+    assert seed.n_episodes_to_train(methods) == 0
 
 
 def test_test_episodes_of_a_shape_do_not_depend_on_other_shapes(few: Few, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kedge.data.drawings import load_drawings
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import split_train_val
 from kedge.errors import KedgeError
+from kedge.models.embedding import WeightsOrigin
 from kedge.models.model import Model
 from kedge.training import duration
 from kedge.utils import progress
@@ -200,6 +201,18 @@ def test_class_that_is_delivered_again_moves_to_the_end_with_a_new_anchor() -> N
     expected = better.embed(new.images[rows]).mean(0)
     assert torch.allclose(better.anchors_of([KINDS[1]])[0], expected, atol=1e-5)
     assert [entry.classes for entry in better.lineage] == [base.classes, new.classes]
+
+
+def test_a_pretrained_network_is_updated_by_ida_plus_with_the_users_own_settings() -> None:
+    base = api.train(drawings(dict.fromkeys(KINDS[:4], 12)), **QUICK)
+    origin = WeightsOrigin("conv4", "1", "weights.pt", "0" * 64)
+    pretrained = replace(base, config=replace(base.config, pretrained=origin))
+    new, methods = drawings(dict.fromkeys(NEW, 12)), []
+    options = {**SHAPE, "n_way": 2, **ONE_EPOCH}
+    for start, own in ((base, {}), (pretrained, {}), (pretrained, {"ema": 0.5})):
+        entry = api.update(start, new, **options, **own).lineage[-1]
+        methods.append((entry.method, entry.config["schedule"].get("ema", 0)))
+    assert methods == [("IDA", 0), ("IDA+", 0.99), ("IDA+ ema=0.5", 0.5)]
 
 
 # ── methods that rehearse ────────────────────────────────────────────────────────────────────

@@ -16,9 +16,11 @@ N_CLASSES = 102
 N_FIRST = 50  # the same under every seed: settings were chosen on them (LOG.md)
 DELIVERIES, N_UNSEEN = (12, 12, 12), 16
 N_BASE, MANY_DELIVERIES = 36, (5,) * 10  # ten updates: the base is a part of the first 50 classes
-TUNING = ((20, 10, 10), 10)  # of the first 50 classes only: rounds, and unseen
+# Of the first 50 classes only: classes of the rounds, and unseen ones.
+TUNING, TUNING_UPDATES = ((20, 10, 10), 10), ((15, 5, 5, 5, 5, 5), 10)
 N_HELD_OUT = 10
 IMAGE_SIZE = 160
+Sizes = tuple[tuple[int, ...], int]
 
 
 def _names(table: ImageTable) -> list[str]:
@@ -42,8 +44,8 @@ def _draw_ten_updates(seed: int, table: ImageTable) -> Split:
     return Split(seed, (tuple(base), *rounds), tuple(base), unseen, N_HELD_OUT)
 
 
-def _draw_tuning(seed: int, table: ImageTable) -> Split:
-    sizes, n_unseen = TUNING
+def _draw_tuning(seed: int, table: ImageTable, classes: Sizes = TUNING) -> Split:
+    sizes, n_unseen = classes
     names = shuffled(_names(table)[:N_FIRST], "split", "flowers", "tuning", seed)
     *rounds, unseen = deal_classes(names, (*sizes, n_unseen))
     return Split(seed, tuple(rounds), rounds[0], {"unseen": unseen}, N_HELD_OUT)
@@ -78,5 +80,11 @@ FLOWERS = (
         "The first 50 kinds of flowers alone, to choose settings: 20 to begin with, two "
         "deliveries of 10, and 10 unseen ones (not in the paper).",
         _draw_tuning,
+    ),
+    _protocol(
+        "flowers-tuning-5-updates",
+        "The first 50 kinds of flowers alone, to choose settings of many small updates: 15 to "
+        "begin with, five deliveries of 5, and 10 unseen ones (not in the paper).",
+        lambda seed, table: _draw_tuning(seed, table, TUNING_UPDATES),
     ),
 )

@@ -18,7 +18,16 @@ from kedge.cli.arguments import (
     parsed_as,
     say,
 )
-from kedge.config import SHORT, BackboneConfig, Count, EpisodeShape, Epochs, HeadConfig, Schedule
+from kedge.config import (
+    SHORT,
+    BackboneConfig,
+    Count,
+    EpisodeShape,
+    Epochs,
+    HeadConfig,
+    LearningRate,
+    Schedule,
+)
 from kedge.utils import progress
 from kedge.utils.config_io import option_name
 
@@ -95,6 +104,12 @@ class Bench:
         int | None, parsed_as("update_epochs", Epochs | None), option("N", "as in the first round")
     ] = None
     """Epochs in each of the rounds after the first."""
+    update_lr: Annotated[
+        float | None,
+        parsed_as("update_lr", LearningRate | None),
+        option("FLOAT", "as in the first"),
+    ] = None
+    """Learning rate at the start of each of the rounds after the first."""
     test_ways: Annotated[tuple[str, ...], option("WAYS ...", "as in training")] = ()
     """Classes in the test episodes; several are all tested, 3-8 is a range."""
     test_shots: Annotated[tuple[str, ...], option("SHOTS ...", "as in training")] = ()

@@ -45,7 +45,7 @@ class Update:
         str | None,
         option(
             "METHOD",
-            "IDA; for a pretrained network 'IDA lambda=auto anchors=all'",
+            "IDA; for a pretrained network IDA+",
             "What stays aligned with the old model: IDA (the softmax over the anchors), IDA+ (the "
             "same, for many updates), DFA (every feature), EIML (tasks of kept images), EWC (the "
             "weights) or FT (nothing). Options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC "

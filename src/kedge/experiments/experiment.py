@@ -17,6 +17,7 @@ from kedge.config import (
     EpisodeShape,
     Epochs,
     HeadConfig,
+    LearningRate,
     Schedule,
     Seed,
     ShotCount,
@@ -52,6 +53,7 @@ class Experiment:
     update_ways: WayCount | None = None  # training episodes of later rounds; None: as in the first
     update_shots: ShotCount | None = None
     update_epochs: Epochs | None = field(default=None, metadata=ADDED)  # of later rounds
+    update_lr: LearningRate | None = field(default=None, metadata=ADDED)  # of later rounds
     test_ways: tuple[WayCount, ...] = ()  # all combinations with test_shots are tested; empty: the
     test_shots: tuple[ShotCount, ...] = ()  # shape of the first round's training episodes
 
@@ -101,10 +103,6 @@ class Experiment:
             for pool in pools
             if shape == first or len(pool.classes) >= shape.ways[1]
         ]
-
-    @property
-    def episodes_per_round(self) -> int:
-        return self.schedule.epochs * self.schedule.episodes
 
 
 def _warn_of_pretraining(experiment: Experiment) -> None:

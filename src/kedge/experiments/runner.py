@@ -52,9 +52,8 @@ def run_experiment(experiment: Experiment, folder: str | Path, on: str = "local"
         joined = _claim_folder(experiment, folder, images)
         methods = [parse_method(text) for text in joined.methods]
         seeds = [SeedRun(joined, seed, folder / f"seed-{seed}") for seed in joined.seeds]
-        n_rounds = sum(seed.n_rounds_to_train(methods) for seed in seeds)
-        name = f"{joined.protocol}: episodes"
-        with progress.task(name, n_rounds * joined.episodes_per_round) as tick:
+        n_episodes = sum(seed.n_episodes_to_train(methods) for seed in seeds)
+        with progress.task(f"{joined.protocol}: episodes", n_episodes) as tick:
             if not alone:
                 bases_first = [(some, seed) for some in ([BASE], methods) for seed in seeds]
                 open_jobs = [job for some, seed in bases_first for job in seed.open_jobs(some)]

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,9 +81,12 @@ class SeedRun:
                 "protocol give now; choose another folder with --out."
             )
 
-    def n_rounds_to_train(self, methods: list[Method]) -> int:
+    def n_episodes_to_train(self, methods: list[Method]) -> int:
+        """The training episodes of all rounds that are not done yet."""
         trained = [method for method in (BASE, *methods) if method.trains_on != "nothing"]
-        return sum(map(self._n_open_rounds, trained))
+        rounds = [round for method in trained for round in self._open_rounds(method)]
+        schedules = [self._config(round).schedule for round in rounds]
+        return sum(schedule.epochs * schedule.episodes for schedule in schedules)
 
     def open_jobs(self, methods: list[Method]) -> list[Job]:
         """A job for each method that has something left to train or test."""
@@ -95,16 +99,16 @@ class SeedRun:
                 result=self.result_of(method),
             )
             for method in methods
-            if self._n_open_rounds(method)
+            if self._open_rounds(method)
         ]
 
     def result_of(self, method: Method) -> Path:
         """The file that is written when all rounds of a method are done."""
         return self._folder_of(method, self._rounds_of(method)[-1]) / "run.json"
 
-    def _n_open_rounds(self, method: Method) -> int:
-        folders = [self._folder_of(method, round) for round in self._rounds_of(method)]
-        return sum(not (folder / "run.json").exists() for folder in folders)
+    def _open_rounds(self, method: Method) -> list[int]:
+        folders = {round: self._folder_of(method, round) for round in self._rounds_of(method)}
+        return [round for round, path in folders.items() if not (path / "run.json").exists()]
 
     def _rounds_of(self, method: Method) -> range:
         return range(1) if method is BASE else self.rounds
@@ -139,11 +143,12 @@ class SeedRun:
         return folder if round == 0 else folder / f"round-{round}"
 
     def _config(self, round: int) -> TrainConfig:
-        shape = self.experiment.update_episode if round else self.experiment.episode
-        epochs, schedule = self.experiment.update_epochs, self.experiment.schedule
-        if round and epochs is not None:
-            schedule = replace(schedule, epochs=epochs)
-        return TrainConfig(shape, schedule, self.seed)
+        own = self.experiment
+        if round == 0:
+            return TrainConfig(own.episode, own.schedule, self.seed)
+        other: dict[str, Any] = {"epochs": own.update_epochs, "lr": own.update_lr}
+        given = {name: value for name, value in other.items() if value is not None}
+        return TrainConfig(own.update_episode, replace(own.schedule, **given), self.seed)
 
     def _run(self, method: Method, round: int, tick: Tick) -> Run:
         """Train and test, unless that was done before."""

@@ -32,6 +32,7 @@ from kedge.defaults import (
 )
 from kedge.episodes.train_val_split import TrainValSplit, open_validation, split_train_val
 from kedge.errors import require
+from kedge.methods.registry import parse_method
 from kedge.models.model import Model
 from kedge.models.pretrained import PretrainedNetwork, is_installed
 from kedge.training.step import default_device
@@ -52,9 +53,13 @@ def named_after(delivery: Delivery, table: ImageTable) -> ImageTable:
     return table if delivery.path is None else replace(table, source=str(delivery.path))
 
 
-def default_method(model: Model) -> str:
-    """The method with which a model is updated unless another is given."""
-    return PRETRAINED_METHOD if model.config.is_pretrained else DEFAULT_METHOD
+def default_method(model: Model, options: RoundOptions | None = None) -> str:
+    """The method with which a model is updated unless another is given. Of the settings that are a
+    part of the method, those that `options` give replace its own: 'IDA+ ema=0.0'."""
+    method = parse_method(PRETRAINED_METHOD if model.config.is_pretrained else DEFAULT_METHOD)
+    given = {name: getattr(options, name, None) for name in method.schedule}
+    other = (f"{k}={v}" for k, v in given.items() if v not in (None, method.schedule[k]))
+    return " ".join([method.label, *other])
 
 
 def open_for_training(
