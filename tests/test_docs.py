@@ -188,10 +188,11 @@ WIDE = "import os; os.environ['COLUMNS'] = '100'; "  # as the tool sets it
 
 
 def outline(lines: list[str]) -> set[str]:
-    """Lines without numbers. Left out are tables, lists of classes and sentences on what a round
-    did, since their width, the classes and the words depend on the result."""
+    """Lines without numbers and the width of columns. Left out are tables, lists of classes and
+    sentences on what a round did, since the classes and the words depend on the result, too."""
     varied = re.compile(f"[┏┃┡│└]|{CLASS_ROW}|{OUTCOME}")
-    return {re.sub(r"\d+", "#", line) for line in lines if not varied.match(line)}
+    wide = re.compile(r"(?<=  ) +|(?<=─)─+")
+    return {wide.sub("", re.sub(r"\d+", "#", line)) for line in lines if not varied.match(line)}
 
 
 @pytest.mark.slow

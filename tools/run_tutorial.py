@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# (\w+\.py)\n")
 # Printed if there is no terminal, or if the machine is slow.
-PROGRESS = re.compile(r": \d+ of \d+, about .* left(; .*)?$|^expected duration|^reading ")
+PROGRESS = re.compile(r": \d+ of \d+(, about .* left)?(; .*)?$|^expected duration|^reading ")
 HEADING = re.compile(r"[^:]+:$")  # of a list, such as "most often confused:"
 INSTALL = "make install"
 

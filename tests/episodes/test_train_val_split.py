@@ -146,10 +146,10 @@ def test_too_few_images_are_counted(
 # ── validation images that are given ─────────────────────────────────────────────────────────
 
 
-def test_given_validation_images_leave_all_others_to_train_but_a_tenth() -> None:
+def test_given_validation_images_leave_all_others_to_train_but_a_fifth() -> None:
     table, val = images([40] * 5 + [21]), images([10] * 3 + [1], "other")
     split = split_train_val(table, val, FREE, 0)
-    assert split.held_back.counts.tolist() == [4] * 5 + [2]
+    assert split.held_back.counts.tolist() == [8] * 5 + [4]
     assert not set(split.held_back.rows.tolist()) & set(split.train.rows.tolist())
     assert len(split.train) + len(split.held_back) == len(table)
     assert split.val.classes == val.classes[:3]
@@ -157,6 +157,15 @@ def test_given_validation_images_leave_all_others_to_train_but_a_tenth() -> None
     for counts in ([1, 1, 1], [40], [40, 1, 1]):
         with pytest.raises(KedgeError, match="own: "):
             split_train_val(table, images(counts, "other"), FREE, 0)
+
+
+@pytest.mark.parametrize(("size", "n"), [(9, 0), (10, 2), (80, 16), (200, 25)])
+def test_as_many_images_are_held_back_as_tell_something_and_no_more(size: int, n: int) -> None:
+    """A fifth of a class of 10 or more, and at most 1000 of all."""
+    split = split_train_val(images([size] * 40), None, RoundOptions(n_shot=1, n_query=1), 0)
+    assert split.few_shot.classes, "whole classes validate"
+    assert split.held_back.counts.tolist() == [n] * 40
+    assert not set(split.held_back.rows.tolist()) & set(split.train.rows.tolist())
 
 
 @pytest.fixture
@@ -237,6 +246,6 @@ def test_many_classes_take_linear_time() -> None:
     labels = torch.arange(n).repeat_interleave(12)
     table = ImageTable(images, labels, Unsearched(f"{i:02}" for i in range(n)), "made up")
     split = split_train_val(table, None, RoundOptions(n_shot=1, n_query=1), 0)
-    assert len(split.held_back) == n
+    assert len(split.held_back) == 2 * n
     by_image = split_train_val(table, None, RoundOptions(n_way=35, n_shot=1, n_query=1), 0)
     assert len(by_image.train.classes) == n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -146,7 +147,8 @@ def test_simulated_images_follow_what_new_images_show() -> None:
 
     def follow(after: torch.Tensor) -> SimulatedImages:
         drift = Drift.of(DeliveredFeatures(torch.arange(600), labels, before, after))
-        return drift.follow(images, drift.map(means), GEN)
+        moved = drift.map(means)
+        return drift.follow(images, moved, drift.missed_of(means, moved), GEN)
 
     still = follow(before + 3)
     assert torch.allclose(still.centres, means + 3, atol=1e-4)
@@ -157,6 +159,41 @@ def test_simulated_images_follow_what_new_images_show() -> None:
     assert float(grown) == pytest.approx(1, abs=0.2)
     # The ridge holds a large rotation back.
     assert follow(before @ turn).deviations.square().mean() < 2 * images.deviations.square().mean()
+
+
+def test_an_estimate_carries_on_what_is_not_known(base: Model, updated: Model) -> None:
+    """How far means are off adds up from round to round, and the interval grows."""
+    [first] = base.lineage[-1].outcome.naming
+    [old, new] = updated.lineage[-1].outcome.naming
+    table = drawings(NAMES[16:22])
+    again = api.update(updated, table, **SHAPE, **SCHEDULE)
+    oldest, old_now, newest = again.lineage[-1].outcome.naming
+    assert 0 == first.displacement < old.displacement < oldest.displacement
+    assert first.half_width < old.half_width < oldest.half_width
+    assert new.half_width < old_now.half_width
+    assert newest.interval is None, "it was measured"
+    # The same round, if the means were thought to be exact, and if the accuracy were not known.
+    features = DeliveredFeatures.of(updated, again, table)
+    known = {name: features.before[features.labels == i] for i, name in enumerate(table.classes)}
+    untrained = updated.classifier_from_features(known, updated.classes)
+    classes = OldClasses(updated.classifier(), untrained, again.classifier(), features)
+    assert classes.change(NAMES[:10], old).after == pytest.approx(oldest.after, abs=0.1)
+    exact = classes.change(NAMES[:10], replace(old, displacement=0.0))
+    assert exact.displacement == pytest.approx(oldest.displacement - old.displacement, rel=1e-3)
+    assert exact.after != oldest.after
+    assert classes.change(NAMES[:10], replace(old, interval=None)).interval is None
+
+
+def test_means_that_are_missed_lower_the_estimate(base: Model, updated: Model) -> None:
+    table = drawings(NAMES[10:16])
+    features = DeliveredFeatures.of(base, updated, table)
+    classes = OldClasses(base.classifier(), base.classifier(), updated.classifier(), features)
+    [first] = base.lineage[-1].outcome.naming
+    near = classes.change(NAMES[:10], first)
+    classes.drift = replace(classes.drift, missed_share=10 * classes.drift.missed_share)
+    far = classes.change(NAMES[:10], first)
+    assert far.after < near.after - 2
+    assert far.interval > near.interval
 
 
 def test_classes_of_one_image_each_give_no_estimate(base: Model) -> None:

@@ -106,6 +106,18 @@ def test_the_table_has_every_number_and_marks_estimates() -> None:
     }
 
 
+def test_an_estimate_has_its_interval_where_it_is_known() -> None:
+    """Errors of several rounds of origin count as independent: 6 and 8 over equal parts give 5."""
+    known = [NamingChange(t, 10, 0, 80.0, 75.0, 70.0, interval=6.0 + 2 * t) for t in (0, 1)]
+    entry = replace(make_lineage(3)[-1], outcome=RoundOutcome(tuple(known), None))
+    rows = rows_of(outcome_table(entry))
+    assert [cells[-1].text for cells in rows.values()] == ["estimate, ± 6.0", "estimate, ± 8.0"]
+    assert all(cells[-1].muted for cells in rows.values())
+    assert "(80.0 → 70.0 ± 5.0%, estimate)" in sentence(known)
+    early = replace(known[0], interval=None)
+    assert "(80.0 → 70.0%, estimate)" in sentence([early, known[1]])
+
+
 @pytest.mark.parametrize("n", [1, 3, 16])
 def test_the_history_fits_a_terminal(n: int) -> None:
     """With many rounds, the classes of those between the first and the last share a column."""

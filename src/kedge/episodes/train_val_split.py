@@ -36,8 +36,9 @@ from kedge.utils.text import pluralize
 MANY_CLASSES = 30  # from here on some classes are set apart for validation
 MAX_VAL_CLASSES = 64
 MAX_VAL_IMAGES = 2000  # all of them are embedded after every epoch
-HELD_BACK = 10  # one of so many images of a class, if it has that many, tells how well it is named
+HELD_BACK = 5  # at most one of so many images of a class tells how well it is named
 MAX_HELD_BACK = 1000  # of a delivery
+MIN_TO_HOLD_BACK = 10  # images of a class
 FOR_VALIDATION = "to measure progress (--val gives others)"
 
 
@@ -182,7 +183,8 @@ def _split_with_val(
     if both:
         held_back = _some(validation.select("held back", both))
     else:
-        train, held_back = _hold_back(train, fit.images_per_class, seed)
+        most = MAX_HELD_BACK // len(train.classes)
+        train, held_back = _hold_back(train, most, fit.images_per_class, seed)
     reason = f"validation: on {val.source}"
     return _split(table, train, validation, held_back, fit, options, usual, reason)
 
@@ -203,8 +205,9 @@ def _split_by_class(
     rest, chosen = (np.sort(usable[part]) for part in (order[n_val:], order[:n_val]))
     largest = max(fit.images_per_class, MAX_VAL_IMAGES // n_val)
     val = _pool("validation", table, chosen, seed, largest)
-    train, of_trained = _hold_back(_pool("training", table, rest), fit.images_per_class, seed)
-    _, of_others = _hold_back(_pool("validation", table, chosen), 0, seed)
+    most = MAX_HELD_BACK // len(usable)
+    train, of_trained = _hold_back(_pool("training", table, rest), most, fit.images_per_class, seed)
+    _, of_others = _hold_back(_pool("validation", table, chosen), most, 0, seed)
     held_back = _some(Pool.concat("held back", [of_trained, of_others]))
     reason = f"validation: {n_val} of the classes are set apart {FOR_VALIDATION}"
     return _split(table, train, val, held_back, fit, options, usual, reason)
@@ -260,11 +263,13 @@ def _split(
     return TrainValSplit(train, val, shape, reasons, held_back)
 
 
-def _hold_back(pool: Pool, need: int, seed: int) -> tuple[Pool, Pool]:
-    """The pool without a few images of each class, of which at least `need` are left; and these."""
+def _hold_back(pool: Pool, most: int, need: int, seed: int) -> tuple[Pool, Pool]:
+    """The pool without a few images of each class, of which at least `need` are left; and these, at
+    most so many of a class, or one."""
     kept, held = list[Tensor](), list[Tensor]()
     for name, rows in zip(pool.classes, pool.class_rows, strict=True):
-        n = max(0, min(len(rows) // HELD_BACK, len(rows) - need))
+        share = len(rows) // HELD_BACK if len(rows) >= MIN_TO_HOLD_BACK else 0
+        n = max(0, min(share, max(1, most), len(rows) - need))
         rows = _shuffled_rows(pool.table, name, seed)
         kept.append(rows[n:].sort().values)
         held.append(rows[:n].sort().values)

@@ -2,20 +2,24 @@
 
 Images of an old class are simulated under the network before the round: around its stored mean lie
 differences of the new images from their class means, so that nothing is assumed of the shape of a
-class. They are scaled so that simulated images are named as often as the class was named before.
-Then they follow the network, as far as the new images tell how it moved:
+class. To each is added how far stored means are thought to be from the true ones. They are scaled
+so that simulated images are named as often as the class was named before. Then they follow the
+network, as far as the new images tell how it moved:
 
 - The map that moves the means (`kedge.models.drift_compensation`) moves them.
 - What the map misses of a new image, beyond what it misses of its class, is added to each.
-- What it misses of the mean of a whole class is added to all images of a class. The map is fitted
-  without the images of each new class in turn; the share of the class's drift that it misses then
-  is taken to be the share that it misses of the drift of old classes.
+- What it misses of the mean of a whole class is added, too. The map is fitted without the images of
+  each new class in turn; the share of the class's drift that it misses then is taken to be the
+  share that it misses of the drift of old classes. It is scaled like the images: where these had to
+  be spread wider than real ones, means that are as far off as real ones would do less harm. The sum
+  over rounds is kept with the estimate for the next one.
 
 docs/outcome.md says how near the estimates were to the truth where images were kept aside.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,12 +34,14 @@ from kedge.models.drift_compensation import (
     DriftMap,
     drift_residuals,
 )
-from kedge.models.outcome import NamingChange
+from kedge.models.outcome import MAX_DISPLACEMENT, NamingChange, shrunk
 from kedge.utils.seeding import torch_seed
 
-MOST_CLASSES, MOST_IMAGES, PER_CLASS = 1000, 10_000, 100  # that are simulated
+MOST_CLASSES, MOST_IMAGES, PER_CLASS = 1000, 10_000, 250  # that are simulated
 SMALLEST, LARGEST, HALVINGS = 0.1, 10.0, 14  # of the search for a spread
 BATCH = 1000  # images
+# The standard error of what a round changes: points, and a share of the change (LOG.md).
+CHANGE_ERROR = (1.0, 0.15)
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,16 @@ class SimulatedImages:
     def displaced(
         self, directions: Float[Tensor, "k d"], squared: float, seed: torch.Generator
     ) -> SimulatedImages:
-        """With centres moved by this squared distance, on average, in random directions."""
+        """With images moved by this squared distance, on average, in random directions. The mean
+        accuracy is that of classes whose centres are moved, but varies less."""
+        directions = directions[:: -(-len(directions) // MOST_CLASSES)]
         length = directions.square().sum(1).mean().sqrt()
         if squared == 0 or length == 0:
             return self
-        weights = torch.randn(len(self.centres), len(directions), generator=seed)
-        moves = weights.to(directions) / len(directions) ** 0.5 @ (directions / length)
-        return replace(self, centres=self.centres + squared**0.5 * moves)
+        shape = (*self.deviations.shape[:2], len(directions))
+        weights = torch.randn(shape, generator=seed).to(directions)
+        moves = weights @ (directions * (squared / len(directions)) ** 0.5 / length)
+        return replace(self, deviations=self.deviations + moves)
 
     def named(self, classifier: Classifier) -> float:
         """Accuracy of naming them in %."""
@@ -126,20 +135,26 @@ class Drift:
             residuals - missed[labels],
         )
 
+    def missed_of(self, before: Float[Tensor, "c d"], after: Float[Tensor, "c d"]) -> float:
+        """The mean squared distance by which the map misses means that it has moved."""
+        moved = (after - before - self.shift).square().sum(1).mean()
+        return min(self.missed_share * float(moved), MAX_DISPLACEMENT)
+
     def follow(
         self,
         images: SimulatedImages,
         means: Float[Tensor, "c d"],
+        missed: float,
         seed: torch.Generator,
     ) -> SimulatedImages:
-        """The images after the round, when these are the means of their classes."""
+        """The images after the round, when these are the stored means of their classes, and the
+        true ones are displaced by this squared distance more than before."""
         around = self.map(images.centres[:, None] + images.deviations)
         around = around - self.map(images.centres)[:, None]
-        missed = torch.randint(len(self.scatter), around.shape[:2], generator=seed)
-        around = around + self.scatter[missed.to(around.device)]
+        chosen = torch.randint(len(self.scatter), around.shape[:2], generator=seed)
+        around = around + self.scatter[chosen.to(around.device)]
         moved = SimulatedImages(images.names, means, around)
-        length = (means - images.centres - self.shift).square().sum(1).mean()
-        return moved.displaced(self.missed, self.missed_share * float(length), seed)
+        return moved.displaced(self.missed, missed, seed)
 
 
 class OldClasses:
@@ -168,14 +183,37 @@ class OldClasses:
         key = ("old classes", model.lineage[-1].round, last.round)
         seed = torch.Generator().manual_seed(torch_seed(*key))
         images = SimulatedImages.around(names, means, self.around, seed)
+        if self.drift is not None:
+            images = images.displaced(self.drift.missed, last.displacement, seed)
         # An estimate of 100% would make the images of a class all alike.
-        accuracy = _shrunk(last.after, last.images or MOST_IMAGES)
-        images = images.scaled(images.spread_for(self.before, accuracy))
+        spread = images.spread_for(self.before, shrunk(last.after, last.images or MOST_IMAGES))
+        images = images.scaled(spread)
         untrained = after = images.named(self.untrained)
-        means_after = model.class_means_of(images.names)
+        means_after, displacement = model.class_means_of(images.names), last.displacement
         if self.drift is not None and means_after is not None:
-            after = self.drift.follow(images, means_after, seed).named(self.after)
-        return NamingChange(last.round, len(names), 0, last.after, untrained, after)
+            missed = self.drift.missed_of(images.centres, means_after)
+            displacement = min(displacement + missed, MAX_DISPLACEMENT)
+            followed = self.drift.follow(images, means_after, spread**2 * missed, seed)
+            after = followed.named(self.after)
+        return NamingChange(
+            last.round,
+            len(names),
+            0,
+            last.after,
+            untrained,
+            after,
+            displacement=displacement,
+            interval=_interval(last, after),
+        )
+
+
+def _interval(last: NamingChange, after: float) -> float | None:
+    """Half the width of the 95% interval: that of the accuracy before the round, and the round's
+    own."""
+    if last.half_width is None:
+        return None
+    errors = (CHANGE_ERROR[0], CHANGE_ERROR[1] * (after - last.after))
+    return min(100.0, math.hypot(last.half_width, *(1.96 * error for error in errors)))
 
 
 def deviations(features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, "m d"]:
@@ -194,8 +232,3 @@ def _class_means(
     counts = labels.bincount()
     sums = features.new_zeros(len(counts), features.shape[1]).index_add_(0, labels, features)
     return sums / counts.clamp_min(1)[:, None], counts
-
-
-def _shrunk(accuracy: float, n: int) -> float:
-    """An accuracy in % that is neither 0 nor 100: with one image more right, and one wrong."""
-    return 100 * (accuracy / 100 * n + 1) / (n + 2)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kedge.config import ADDED, EpisodeShape
 from kedge.errors import require
 
-MAX_SPREAD = 1e30  # so that it is finite in float32
+MAX_DISPLACEMENT = 1e30  # so that it is finite in float32
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,16 @@ class NamingChange:
     after: float
     # In files of the first version of estimates, and not used any more.
     spread: float | None = field(default=None, metadata=ADDED)
+    # Of an estimate: by how much stored means are thought to miss the true ones (mean squared
+    # distance), for later estimates; and half the width of the 95% interval of `after`.
     displacement: float = field(default=0.0, metadata=ADDED)
+    interval: float | None = field(default=None, metadata=ADDED)  # None: of an early version
 
     def __post_init__(self) -> None:
         require(self.round >= 0 and self.classes > 0 and self.images >= 0, "a count is negative")
-        _check_accuracies(self.before, self.untrained, self.after)
-        valid = all(0 <= value < MAX_SPREAD for value in (self.spread or 0.0, self.displacement))
+        _check_accuracies(self.before, self.untrained, self.after, self.interval)
+        distances = (self.spread or 0.0, self.displacement)
+        valid = all(0 <= value <= MAX_DISPLACEMENT for value in distances)
         require(valid, "a spread is not a positive number")
 
     @property
@@ -42,6 +46,20 @@ class NamingChange:
         """Whether the images are gone, so that the numbers are estimates from the anchors and the
         stored spread of the features."""
         return self.images == 0
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the 95% interval of `after`, estimated or measured; None if it is not known."""
+        if self.estimated:
+            return self.interval
+        share, n = shrunk(self.after, self.images) / 100, self.images + 2
+        return 196 * math.sqrt(share * (1 - share) / n)
+
+
+def shrunk(accuracy: float, n: int) -> float:
+    """An accuracy in % on n images with one more image that is right, and one that is wrong: it is
+    neither 0 nor 100 (Agresti and Caffo, 2000)."""
+    return 100 * (accuracy / 100 * n + 1) / (n + 2)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kedge.evaluation.results import Score
 from kedge.models.model_file import LineageEntry
-from kedge.models.outcome import FewShotChange, NamingChange, RoundOutcome
+from kedge.models.outcome import FewShotChange, NamingChange, RoundOutcome, shrunk
 from kedge.report.format import NONE, counted, number, signed
 from kedge.report.table import Cell, Column, Row, Section, Table
 
@@ -42,18 +42,22 @@ def outcome_table(entry: LineageEntry) -> Table | None:
 
 def _naming_row(change: NamingChange) -> Row:
     before = NONE if change.before is None else number(change.before)
-    on = ESTIMATE if change.estimated else counted(change.images, "images")
+    on = counted(change.images, "images")
+    if change.estimated:
+        on = ESTIMATE if change.interval is None else f"{ESTIMATE}, ± {number(change.interval)}"
     label = f"{counted(change.classes, 'classes')} of round {change.round}"
     return Row(label, _cells(before, number(change.untrained), number(change.after), on))
 
 
 def _cells(*texts: str) -> tuple[Cell, ...]:
-    return tuple(Cell(text, muted=text in (NONE, ESTIMATE)) for text in texts)
+    return tuple(Cell(text, muted=text == NONE or text.startswith(ESTIMATE)) for text in texts)
 
 
 def _caption(outcome: RoundOutcome) -> str:
     naming = "Naming: without examples, among all classes that the model knows."
     estimate = "Estimate: from anchors, since the images of these classes are gone."
+    if any(change.estimated and change.interval is not None for change in outcome.naming):
+        estimate = f"{estimate[:-1]}; ± is the 95% interval of the accuracy after."
     estimated = any(change.estimated for change in outcome.naming)
     return " ".join([naming, ABOUT_UNTRAINED] * bool(outcome.naming) + [estimate] * estimated)
 
@@ -92,7 +96,7 @@ def _about_old(changes: Sequence[NamingChange]) -> str:
             why = f", {number(price)} of them since there are more classes to choose from"
         else:
             why = f", all of them {'by training' if harm > 0 else 'since there are more classes'}"
-    on = f"%, {ESTIMATE}" if estimated else f"% of {_images(changes)}"
+    on = f"{_interval(changes)}%, {ESTIMATE}" if estimated else f"% of {_images(changes)}"
     return f"old classes {what} ({number(before)} → {number(after)}{on}){why}"
 
 
@@ -120,6 +124,15 @@ def _about_few_shot(few: FewShotChange) -> str:
     return f"few-shot accuracy on classes held back {what} ({change} points)"
 
 
+def _interval(changes: Sequence[NamingChange]) -> str:
+    """The 95% interval of the mean of estimates; empty if it is not known. Their errors count as
+    independent, as those that were measured nearly were (LOG.md)."""
+    if any(change.interval is None for change in changes):
+        return ""
+    n = sum(change.classes for change in changes)
+    return f" ± {number(math.hypot(*(c.classes * (c.interval or 0.0) for c in changes)) / n)}"
+
+
 def _images(changes: Sequence[NamingChange]) -> str:
     return counted(sum(change.images for change in changes), "images")
 
@@ -135,13 +148,12 @@ def _noise(changes: Sequence[NamingChange], *accuracies: float) -> float:
     """Half-width of the 95% interval of the difference of two accuracies on the same images.
 
     Whether the same images were right is not recorded, so the two count as independent, and the
-    interval is wider than it need be. One image each is added as right and as wrong, so that it is
-    not 0 at 0% or 100% (Agresti and Caffo, 2000).
+    interval is wider than it need be.
     """
     if any(change.estimated for change in changes):
         return ESTIMATE_NOISE
     n = sum(change.images for change in changes)
-    shares = [(accuracy / 100 * n + 1) / (n + 2) for accuracy in accuracies]
+    shares = [shrunk(accuracy, n) / 100 for accuracy in accuracies]
     return 196 * math.sqrt(sum(share * (1 - share) / (n + 2) for share in shares))
 
 
