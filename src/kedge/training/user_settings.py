@@ -45,6 +45,7 @@ CHECKED = 200  # images of a delivery that are compared with known ones
 # Of flowers that a model of other flowers has never seen, half are refused at 5%; of photographs of
 # other things, nearly all (LOG.md).
 REJECTED, STRANGE = 0.05, 0.8
+SHIFTED = 1.5  # standard deviations of a pixel, by which the mean brightness differs
 NUMBERED_CLASS = re.compile(r"(\w+ )?class \d{4,}")  # names of classes that came without names
 
 
@@ -219,17 +220,32 @@ def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
 
 
 def _tell_if_strange(model: Model, table: ImageTable) -> None:
-    """Print a remark if nearly all images would be refused as none of the known classes."""
-    if model.calibration is None or not model.calibration.novelty or len(model.classes) < 2:
-        return
+    """Print a remark if nearly all images would be refused as none of the known classes, or are
+    much darker or brighter than the images that training began with."""
     rows = torch.arange(len(table))[:: -(-len(table) // CHECKED)]
+    pixels = table.take(rows).float().mean((0, 2, 3)) / 255
+    mean, std = (each.flatten().cpu() for each in (model.embedding.mean, model.embedding.std))
+    remarks = []
+    if bool(((pixels - mean).abs() > SHIFTED * std).any()):
+        remarks.append(
+            f"the images have a mean brightness of {100 * float(pixels.mean()):.0f}%, those that "
+            f"training began with of {100 * float(mean.mean()):.0f}%: are dark and bright exchanged?"
+        )
+    if (share := _share_refused(model, table, rows)) >= STRANGE:
+        remarks.append(
+            f"{100 * share:.0f}% of {pluralize(len(rows), 'image')} look like nothing the model "
+            f"has seen, while {100 * REJECTED:.0f}% of images of known classes do: is this the "
+            "right delivery, and are the images like the earlier ones in kind, size and colour?"
+        )
+    if remarks:
+        tell(table.source, [Remark(text) for text in remarks])
+
+
+def _share_refused(model: Model, table: ImageTable, rows: Tensor) -> float:
+    """The share of these images that would be refused as none of the known classes; 0 if the model
+    cannot tell."""
+    if model.calibration is None or not model.calibration.novelty or len(model.classes) < 2:
+        return 0.0
     on_device = model.to(default_device())
     typicality = on_device.classifier().typicality(on_device.embed_rows(table, rows))
-    if typicality is None or (share := float((typicality <= REJECTED).double().mean())) < STRANGE:
-        return
-    text = (
-        f"{100 * share:.0f}% of {pluralize(len(rows), 'image')} look like nothing the model has "
-        f"seen, while {100 * REJECTED:.0f}% of images of known classes do: is this the right "
-        "delivery, and are the images like the earlier ones in kind, size and colour?"
-    )
-    tell(table.source, [Remark(text)])
+    return 0.0 if typicality is None else float((typicality <= REJECTED).double().mean())
