@@ -1,7 +1,7 @@
 """Uploaded bytes decoded by worker processes of the service, and thumbnails of what they decode.
 
 The workers are those of `kedge.data.decode_pool`, with differences for strangers' files. Pictures
-of the usual formats and sizes, which can be made to take a second at most, have workers of their
+of the usual formats and sizes, which can be made to take about a second, have workers of their
 own. All others may be slow: they have two workers of low priority. A picture that ends its worker
 is not tried again with more memory, and one that takes long is given up.
 """
@@ -59,7 +59,7 @@ class Decoders:
 
 _QUICK = Decoders(DecodeWorker, N_WORKERS, memory=256 << 20, seconds=5.0, processor=2.0)
 _SLOW = Decoders(SlowWorker, N_SLOW_WORKERS, memory=448 << 20, seconds=30.0, processor=5.0)
-SUSPECT = 0.2  # share of the time for a client whose pictures have ended decoders lately
+SUSPECT = 0.4  # share of the time for a client whose pictures have ended decoders lately
 
 
 @dataclass(frozen=True)
