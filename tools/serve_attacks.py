@@ -374,6 +374,8 @@ def main() -> None:
                 for name in ("one", "two"):
                     teacher.teach(name, [small.new()])
                 for name, n, attack in chosen:
+                    if name in ("no token", "wrong tokens") and not target.token:
+                        continue
                     beside = innocents(target, small, large)
                     found = attacked(target, n, attack, arguments.seconds, beside)
                     record[f"{name} ({kind})"] = found

@@ -3,8 +3,10 @@ on naming their classes."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from kedge.errors import KedgeError
 from kedge.models.model import Model
 from kedge.serve import events
 from kedge.serve.intake import Intake
@@ -56,7 +58,9 @@ def what_remains(teaching: Teaching, version: int) -> dict[str, Any]:
     for row in project.pictures.rows_of(ids):
         of_class[row["class"]] = of_class.get(row["class"], 0) + 1
     known = set(model.classes)
-    counts, counts_then = _counts(model), _counts(project.versions.load(version))
+    counts, counts_then = _counts(model), dict[str, int]()
+    with suppress(KedgeError):  # its file may be gone
+        counts_then = _counts(project.versions.load(version))
     classes = []
     for each in project.classes.all():
         if each.id in of_class and each.key in known:
