@@ -43,6 +43,7 @@ from kedge.serve.client import Client, ServerError
 
 ATTACKER, OTHER = "127.0.0.1", "127.0.0.2"
 PAUSE = 0.2  # seconds between two questions of an innocent client
+PATIENCE = 15  # seconds, after which an attacker gives up
 FORMS = 25  # attackers that send forms, at once
 MANY = 200  # attackers that send slowly, at once
 FORM = {"Content-Type": "multipart/form-data; boundary=x"}
@@ -78,18 +79,18 @@ class Target:
         text = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
         return f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1")
 
-    def client(self, address: str = ATTACKER, token: str | None = None) -> Client:
-        client = Client(
-            f"http://127.0.0.1:{self.port}", self.token if token is None else token, timeout=120
-        )
+    def client(
+        self, address: str = ATTACKER, token: str | None = None, timeout: float = 120
+    ) -> Client:
+        client = Client(f"http://127.0.0.1:{self.port}", self.token if token is None else token)
         client.connection = http.client.HTTPConnection(
-            "127.0.0.1", self.port, timeout=120, source_address=(address, 0)
+            "127.0.0.1", self.port, timeout=timeout, source_address=(address, 0)
         )
         return client
 
     def ask(self, pictures: list[tuple[str, bytes]]) -> str:
         """The status of a form, and why its pictures were refused."""
-        client = self.client()
+        client = self.client(timeout=PATIENCE)
         try:
             said = client.ask(pictures)
         except ServerError as error:
@@ -222,7 +223,12 @@ def slow_head(target: Target, i: int) -> str:
 
 
 def slow_body(target: Target, i: int) -> str:
-    return _slowly(target, target.head("POST", "/api/ask", FORM, 1 << 20) + b"--x\r\n" * 20)
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
+    return _slowly(target, target.head("POST", "/api/ask", FORM, 1 << 20) + part + b"y" * 100)
+
+
+def damaged_form(target: Target, i: int) -> str:
+    return target.raw("POST", "/api/ask", FORM, b"--x\r\n" * 20)
 
 
 def _slowly(target: Target, content: bytes) -> str:
@@ -265,6 +271,7 @@ def attacks() -> Iterator[tuple[str, int, Attack]]:
     yield "pictures of 33 MB", 4, large_picture
     yield "bodies in chunks of a byte", FORMS, body_in_chunks
     yield "forms of 100,000 empty files", 4, many_parts
+    yield "damaged forms", FORMS, damaged_form
     yield "heads sent slowly", MANY, slow_head
     yield "bodies sent slowly", MANY, slow_body
     claimed, flat = png(4, 4, 60_000), png(9000, 9000)

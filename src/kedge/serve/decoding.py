@@ -31,7 +31,7 @@ QUICK_PIXELS = {
     b"RIFF": 6_250_000,  # WebP takes twice as long
 }
 SCAN, QUICK_SCANS = b"\xff\xda", 20  # of a JPEG, each of which goes through all of it; usual: 1, 10
-NICE = 10
+NICE = 5  # below the server, above a round
 CRASHED, TOO_LONG = "damaged: it makes the decoder crash", "it takes too long to decode"
 IS_SLOW = "slow"  # as a reason: it is for `decode_slow`
 THUMBNAIL = ImageSpec(192, 3)
