@@ -227,6 +227,45 @@ def test_slow_pictures_keep_only_slow_ones_waiting(
             ended.set()
 
 
+def test_who_leaves_keeps_the_decoder_until_it_ends(
+    serving: Serving,
+    tiny_model: Path,
+    tmp_path: Path,
+    picture: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a client has as many as it likes, by leaving and coming again."""
+    began, ended, left = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def slow(content: bytes, spec: ImageSpec, *args: object) -> DecodedPicture:
+        began.release()
+        ended.wait(60)
+        return DecodedPicture(None, reason="a bomb", stopped=True)
+
+    class Room(asyncio.Semaphore):
+        """Tells when the work on a picture is over."""
+
+        async def __aexit__(self, *error: object) -> None:
+            left.set()
+            await super().__aexit__(*error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoding, "decode_slow", slow)
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
+    form = part + picture(1, kind="BMP") + b"\r\n" + part
+    with serving(tmp_path / "project", tiny_model, bad_pictures=1) as running:
+        monkeypatch.setattr("kedge.serve.intake.asyncio.Semaphore", Room)
+        try:
+            with socket.create_connection(("127.0.0.1", running.port), 10) as connection:
+                connection.sendall(request("POST", "/api/ask", FORM, form + bytes(1000))[:-500])
+                assert began.acquire(timeout=60)
+            assert not left.wait(0.5)
+        finally:
+            ended.set()
+        assert left.wait(60)
+        [refused] = running.client().ask([picture(2, kind="BMP")])["refused"]
+        assert refused["reason"].startswith("not tried")
+
+
 def test_a_bomb_does_not_count_for_other_tokens_of_its_address(
     serving: Serving,
     tiny_model: Path,

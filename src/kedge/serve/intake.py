@@ -108,7 +108,15 @@ class RequestIntake:
                 return DecodedPicture(None, reason=why)
             suspect = lane.bad.level(self.client) > 0
             run = asyncio.get_running_loop().run_in_executor
-            decoded = await run(lane.threads, partial(lane.decode, *what, suspect))
+            work = run(lane.threads, partial(self._decode_and_count, lane, *what, suspect))
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:  # the sender has gone, but the decoder has not
+                await asyncio.wait([work])
+                raise
+
+    def _decode_and_count(self, lane: Lane, *what: Any) -> DecodedPicture:
+        decoded = lane.decode(*what)
         if decoded.stopped:
             lane.bad.add(self.client)
         return decoded
