@@ -43,7 +43,6 @@ from kedge.serve.client import Client, ServerError
 
 ATTACKER, OTHER = "127.0.0.1", "127.0.0.2"
 PAUSE = 0.2  # seconds between two questions of an innocent client
-PATIENCE = 15  # seconds, after which an attacker gives up
 FORMS = 25  # attackers that send forms, at once
 MANY = 200  # attackers that send slowly, at once
 FORM = {"Content-Type": "multipart/form-data; boundary=x"}
@@ -57,6 +56,7 @@ class Target:
     port: int
     token: str = ""
     other_token: str = ""
+    patience: float = 60.0  # seconds, after which an attacker leaves
     end: float = 0.0
 
     def raw(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> str:
@@ -90,7 +90,7 @@ class Target:
 
     def ask(self, pictures: list[tuple[str, bytes]]) -> str:
         """The status of a form, and why its pictures were refused."""
-        client = self.client(timeout=PATIENCE)
+        client = self.client(timeout=self.patience)
         try:
             said = client.ask(pictures)
         except ServerError as error:
@@ -363,6 +363,7 @@ def attacked(
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--patience", type=float, default=60.0, help="of the attackers, in s")
     parser.add_argument("--only", default="", help="attacks whose names hold this")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -375,7 +376,8 @@ def main() -> None:
             server.start()
             words = re.findall(r"kedge_([a-z]+)_([\w-]+)", server.log.read_text())
             tokens = {role: f"kedge_{role}_{rest}" for role, rest in words}
-            target = Target(server.port, tokens.get("teach", ""), tokens.get("ask", ""))
+            roles = (tokens.get("teach", ""), tokens.get("ask", ""))
+            target = Target(server.port, *roles, arguments.patience)
             try:
                 teacher = target.client()
                 for name in ("one", "two"):
