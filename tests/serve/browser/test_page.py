@@ -190,6 +190,30 @@ def test_a_protected_server_asks_for_a_token(
     expect(asker.locator("#ask")).to_be_hidden()
 
 
+def test_classes_can_be_added_faster_than_the_server_answers(
+    serve: Serve, new_page: NewPage
+) -> None:
+    server = serve()
+    page = new_page(server.address)
+    held: list[Any] = []
+    page.route(
+        "**/api/classes",
+        lambda route: held.append(route) if route.request.method == "POST" else route.continue_(),
+    )
+    names = ("one", "two", "three")
+    for name in names:
+        page.get_by_label("New class").fill(name)
+        page.keyboard.press("Enter")
+    for _ in range(100):
+        page.wait_for_timeout(50)
+        if len(held) == len(names):
+            break
+    for route in held:
+        route.continue_()
+    for name in names:
+        expect(driver.card(page, name)).to_be_visible()
+
+
 def test_forgetting_a_single_picture_is_explained(
     serve: Serve, new_page: NewPage, pictures: dict[str, list[Path]]
 ) -> None:
