@@ -66,9 +66,9 @@ class Target:
         )
         return client
 
-    def ask(self, pictures: list[tuple[str, bytes]]) -> str:
+    def ask(self, pictures: list[tuple[str, bytes]], address: str = ATTACKER) -> str:
         """The status of a form, and why its pictures were refused."""
-        client = self.client(timeout=self.patience)
+        client = self.client(address, timeout=self.patience)
         try:
             said = client.ask(pictures)
         except ServerError as error:
@@ -215,11 +215,11 @@ def _slowly(target: Target, content: bytes) -> str:
     return "never cut off"
 
 
-def bombs(*pictures: bytes) -> Attack:
+def bombs(*pictures: bytes, addresses: tuple[str, ...] = (ATTACKER,)) -> Attack:
     def attack(target: Target, i: int) -> str:
         # No two files are the same, so that no answer comes from the cache.
         named = [(f"{i}", each + b"%d %d" % (os.getpid(), i)) for each in pictures]
-        return target.ask(named * 2)
+        return target.ask(named * 2, addresses[i % len(addresses)])
 
     return attack
 
@@ -247,6 +247,8 @@ def attacks() -> Iterator[tuple[str, int, Attack]]:
     scans = jpeg_of_scans(7000, 7000, 3000)
     yield "large bombs: JPEG, 49 MP, 3,000 scans", FORMS, bombs(scans)
     yield "large bombs: the same with 28 MB behind", 6, bombs(scans + bytes(28 << 20))
+    six = tuple(f"127.0.1.{n}" for n in range(6))
+    yield "large bombs: the same from six addresses", FORMS, bombs(scans, addresses=six)
     yield "large bombs: TIFF, JPEG 2000, 49 MP", FORMS, bombs(*large_bombs())
 
 

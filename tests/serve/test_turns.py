@@ -18,7 +18,8 @@ class Plays:
     """Requests that wait for turns, and the order in which they got them."""
 
     def __init__(self, places: int) -> None:
-        self.turns, self.order = Turns(places), list[str]()
+        self.turns = Turns(places, lambda client: client.network == "suspect")
+        self.order = list[str]()
         self.running: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -91,6 +92,17 @@ def test_many_networks_of_one_token_get_its_turns_alone() -> None:
             await plays.come(f"teach {i}", "teach", "0")
 
     assert play(1, story) == ["first", "teach 0", "ask 1", "teach 1", "ask 2", "ask 3", "ask 4"]
+
+
+def test_suspects_come_last_and_leave_a_place() -> None:
+    async def story(plays: Plays) -> None:
+        await plays.come("x", "teach", "x")
+        await plays.come("bomb", "ask", "suspect")
+        assert plays.order == ["x"]
+        for i in range(2):
+            await plays.come(f"teach {i}", "teach", "y")
+
+    assert play(2, story) == ["x", "teach 0", "teach 1", "bomb"]
 
 
 def test_requests_of_one_client_take_turns() -> None:
@@ -166,6 +178,8 @@ def test_no_place_is_lost_or_given_twice(seed: int) -> None:
         ("192.0.2.1", "192.0.2.2", False),
         ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
         ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("127.0.0.1", "127.9.9.9", True),
+        ("127.0.0.1", "::1", True),
         ("?", "?", True),
     ],
 )

@@ -41,8 +41,18 @@ class Lane:
     """Decoders, the turns of those who wait for them, and who has ended how many of them."""
 
     def __init__(self, decode: Callable[..., DecodedPicture], n: int, most_bad: int) -> None:
-        self.decode, self.turns, self.bad = decode, Turns(n), Rate(most_bad)
+        self.decode, self.bad, self.lately = decode, Rate(most_bad), Rate(1)
+        self.turns = Turns(n, self.is_suspect)
         self.threads = ThreadPoolExecutor(n, "decoding")
+
+    def is_suspect(self, client: Client) -> bool:
+        """Whether a picture of this client has ended a decoder in the last minute."""
+        return self.lately.level(client) > 0
+
+    def count_bad(self, client: Client) -> None:
+        self.bad.add(client)
+        if not self.is_suspect(client):
+            self.lately.add(client)
 
 
 class Intake:
@@ -106,7 +116,7 @@ class RequestIntake:
             if wait := lane.bad.used_up(self.client):
                 why = f"not tried, after too many that cannot be decoded; wait {wait:.0f} s"
                 return DecodedPicture(None, reason=why)
-            suspect = lane.bad.level(self.client) > 0
+            suspect = lane.is_suspect(self.client)
             run = asyncio.get_running_loop().run_in_executor
             work = run(lane.threads, partial(self._decode_and_count, lane, *what, suspect))
             try:
@@ -118,7 +128,7 @@ class RequestIntake:
     def _decode_and_count(self, lane: Lane, *what: Any) -> DecodedPicture:
         decoded = lane.decode(*what)
         if decoded.stopped:
-            lane.bad.add(self.client)
+            lane.count_bad(self.client)
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:

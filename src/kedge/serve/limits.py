@@ -37,15 +37,18 @@ class Client(NamedTuple):
 
 @functools.lru_cache(MOST_CLIENTS)
 def network_of(address: str) -> str:
-    """The address itself, or its /64 of IPv6, all of whose addresses one machine may have."""
+    """The address itself, or the network of it that one machine may have all addresses of: the
+    loopback network, and a /64 of IPv6."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
+    if parsed.version == 6 and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if parsed.is_loopback:
+        return "loopback"
     if parsed.version == 4:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
+        return str(parsed)
     return str(ipaddress.IPv6Network((int(parsed), 64), strict=False))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -29,11 +29,13 @@ class Turns:
 
     So who makes up addresses or requests gets no more turns than its token has, and who has one
     address no more than that has. The last free place is for clients that have none, so that they
-    need not wait for work that others have begun.
+    need not wait for work that others have begun. Suspects do not get that one, and come after all
+    others.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, suspect: Callable[[Client], bool] = lambda _: False) -> None:
         self.places = self._free = places
+        self._suspect = suspect
         self._waiting: list[_Waiting] = []
         self._taken = Counter[Hashable]()  # places by token, by client and by request
         self._last = OrderedDict[Hashable, int]()  # the last turn of tokens and clients
@@ -60,7 +62,9 @@ class Turns:
             may = [
                 each
                 for each in self._waiting
-                if self._free > 1 or self.places == 1 or not self._taken[each.client]
+                if self._free > 1
+                or self.places == 1
+                or not (self._taken[each.client] or self._suspect(each.client))
             ]
             if not may:
                 return
@@ -80,6 +84,7 @@ class Turns:
         taken, last = self._taken, self._last
         token, client = waiting.client.token, waiting.client
         return (
+            self._suspect(client),
             *(taken[token], last.get(token, 0)),
             *(taken[client], last.get(client, 0)),
             *(taken[id(waiting.request)], waiting.number),
