@@ -3,10 +3,10 @@
     python tools/serve_attacks.py --seconds 15 --out attacks.json
 
 Two servers with the pretrained network are attacked: one without tokens and one with them. Beside
-each attack innocent clients ask about one new photograph at a time: another program on the
-attacker's own address ("tab"), one on another address of this machine, one with another token on
-the attacker's address, and for large pictures one that asks about those. Linux only: all of
-127.0.0.0/8 is this machine.
+each attack innocent clients ask about one new photograph at a time: another program with the
+attacker's own address and token ("tab"), one with another token on the attacker's address, and, if
+this machine has an address in a network, one with the attacker's token on that address; and each
+once more about large photographs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import os
 import re
 import signal
+import socket
 import struct
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,6 @@ from serve_kill_test import ServerProcess
 
 from kedge.serve.client import Client, ServerError
 
-OTHER = "127.0.0.2"
 PAUSE = 0.2  # seconds between two questions of an innocent client
 
 
@@ -81,16 +82,24 @@ class Innocent:
 
 
 def innocents(target: Target, small: Photographs, large: Photographs) -> dict[str, Innocent]:
-    found = {
-        "tab": Innocent(target.client(), small.new),
-        "other address": Innocent(target.client(OTHER), small.new),
-        "large, other address": Innocent(target.client(OTHER), large.new),
-    }
-    if target.other_token:
-        of_token = Innocent(target.client(token=target.other_token), small.new)
-        large_of_token = Innocent(target.client(token=target.other_token), large.new)
-        found |= {"other token": of_token, "large, other token": large_of_token}
+    found = {}
+    for kind, photographs in (("", small), ("large, ", large)):
+        found[f"{kind}tab"] = Innocent(target.client(), photographs.new)
+        if target.other_token:
+            client = target.client(target.other_token)
+            found[f"{kind}other token"] = Innocent(client, photographs.new)
+        if target.other_token and (address := own_address()):
+            client = target.client(address=address)
+            found[f"{kind}other address"] = Innocent(client, photographs.new)
     return found
+
+
+def own_address() -> str:
+    """The address of this machine in its network; "" if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+    return ""
 
 
 def attacked(
@@ -131,6 +140,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kedge-attacks-") as folder:
         for kind, options in {"no tokens": (), "tokens": ("--tokens",)}.items():
             server = ServerProcess(Path(folder, kind.replace(" ", "-")), *options)
+            if options:
+                place = server.command.index("--listen") + 1
+                server.command[place] = f"0.0.0.0:{server.port}"
             server.start()
             words = re.findall(r"kedge_([a-z]+)_([\w-]+)", server.log.read_text())
             tokens = {role: f"kedge_{role}_{rest}" for role, rest in words}
