@@ -1,4 +1,4 @@
-"""Follow the README with a wheel in an empty environment: train, update, predict, show.
+"""Follow the README with a wheel in an empty environment: train, update, predict, show, serve.
 
     python tools/try_wheel.py dist/kedge-0.1.0-py3-none-any.whl [--quick]
 
@@ -11,16 +11,23 @@ that still finds what the wheel lacks of kedge itself.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import venv
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+START_SECONDS, STOP_SECONDS = 120, 30  # for the server
 PHOTOGRAPHS = """
 import itertools, pathlib
 from PIL import Image, ImageOps
@@ -46,14 +53,47 @@ save(table.rows_of(table.classes[9])[20][None], pathlib.Path("photo2.jpg"))
 
 def readme_commands(quick: bool) -> list[list[str]]:
     """The commands of the README's first block, and `show`."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = text.split("```")[1]
+    block = README.split("```")[1]
     lines = [shlex.split(line, comments=True) for line in block.splitlines() if line]
     assert [line[:2] for line in lines] == [["kedge", w] for w in ("train", "update", "predict")]
     if quick:
         for line in lines[:2]:
             line += ["--epochs", "1", "--episodes", "2"]
     return [*lines, ["kedge", "show", "next.kedge"]]
+
+
+def serve(kedge: str, folder: Path, environment: dict[str, str]) -> None:
+    """The README's line with the model made before: the page is there, a question is answered, and
+    the server stops when it is told to."""
+    [line] = [each for each in README.splitlines() if each.startswith("kedge serve ")]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words = shlex.split(line, comments=True)[1:]
+    options = ["--model", "next.kedge", "--listen", address]
+    server = subprocess.Popen([kedge, *words, *options], cwd=folder, env=environment)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                said = urlopen(f"http://{address}/healthz", timeout=10).read()
+                break
+            except (URLError, ConnectionError):
+                assert server.poll() is None, "the server does not start"
+                assert time.monotonic() < end, "the server does not answer"
+                time.sleep(0.2)
+        print(f"/healthz: {said.decode()}")
+        for path in ("/", "/static/main.js", "/api/openapi.json"):
+            assert urlopen(f"http://{address}{path}", timeout=10).read()
+        headers = {"X-Kedge": "1", "Content-Type": "image/jpeg"}
+        picture = (folder / "photo2.jpg").read_bytes()
+        asked = Request(f"http://{address}/api/ask", picture, headers)
+        [answer] = json.load(urlopen(asked, timeout=60))["answers"]
+        print(f"/api/ask about photo2.jpg: {answer['answer']}")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(STOP_SECONDS) == 0, "the server does not stop gracefully"
+    finally:
+        server.kill()
+        server.wait()
 
 
 def install(wheel: Path, environment: Path, quick: bool) -> None:
@@ -66,7 +106,7 @@ def install(wheel: Path, environment: Path, quick: bool) -> None:
         lent = [path for path in sys.path if path.endswith("site-packages")]
         (packages / "borrowed.pth").write_text("\n".join(lent), encoding="utf-8")
     else:
-        wanted = [f"{wheel}[pretrained]", "-c", str(ROOT / "constraints.txt")]
+        wanted = [f"{wheel}[pretrained,serve]", "-c", str(ROOT / "constraints.txt")]
         subprocess.run([*pip, "--only-binary", ":all:", *wanted], check=True)
 
 
@@ -92,6 +132,7 @@ def main() -> None:
             subprocess.run([program, *words[1:]], cwd=folder, env=kept | variables, check=True)
             shown = " ".join(words[:2]) if words[0] == "python" else " ".join(words)
             print(f"— {shown}: {time.monotonic() - start:.0f} s\n", flush=True)
+        serve(str(bin_folder / "kedge"), folder, kept | variables)
 
 
 if __name__ == "__main__":

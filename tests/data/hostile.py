@@ -132,8 +132,8 @@ def jpeg_of_empty_scans(folder: Path) -> Path:
     return folder_with(folder, "x.jpg", jpeg_of_scans())
 
 
-def jpeg_of_scans() -> bytes:
-    return jpeg_start(7000, 7000, 3) + jpeg_scan([1, 2, 3], 0, 0) * 1000 + b"\xff\xd9"
+def jpeg_of_scans(n: int = 1000) -> bytes:
+    return jpeg_start(7000, 7000, 3) + jpeg_scan([1, 2, 3], 0, 0) * n + b"\xff\xd9"
 
 
 @generator
@@ -150,7 +150,7 @@ def many_bad_jpegs(folder: Path) -> Path:
 def many_slow_jpegs(folder: Path) -> Path:
     """300 of 600 bytes, each of which takes a third of a second, and none too long."""
     folder.mkdir(parents=True)
-    image = jpeg_start(7000, 7000, 3) + jpeg_scan([1, 2, 3], 0, 0) * 30 + b"\xff\xd9"
+    image = jpeg_of_scans(30)
     with zipfile.ZipFile(folder / "x.zip", "w") as archive:
         for i in range(300):
             archive.writestr(f"{'ab'[i % 2]}/{i}.jpg", image)

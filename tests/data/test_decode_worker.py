@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.hostile import jpeg_of_scans
 
 from kedge.data import decode_pool, limited_process, parallel_decode, process_pool
 from kedge.data.damage import failed_download
@@ -54,6 +56,18 @@ class Made(ImageSource):
             image = self.images[i]
             self.given += len(image) if isinstance(image, bytes) else 0
             yield image
+
+
+def test_an_image_may_be_given_less_processor_time() -> None:
+    """This one takes a third of a second."""
+    content, results = jpeg_of_scans(30), list[decode_pool.Decoded]()
+    for seconds, stopped in ((0.02, "take too long"), (math.inf, "")):
+        worker = decode_pool.DecodeWorker()
+        worker.wait_until_ready()
+        limits = {"most_processor_seconds": seconds}
+        assert worker.decode([content], SPEC, decode_pool.MEMORY, results, **limits) == stopped
+        worker.close()
+    assert [each.pixels is None for each in results] == [False]
 
 
 def damaged_among_good() -> list[RawImage]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from starlette.requests import Request
 
+from kedge.data.decode import ImageSpec
 from kedge.serve import decoding, server, uploads
 from kedge.serve.client import Client
 from kedge.serve.decoding import DecodedPicture
@@ -40,6 +44,22 @@ def request(
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+
+
+@contextmanager
+def running_threads() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """A function that starts threads, which are waited for in the end."""
+    threads: list[threading.Thread] = []
+
+    def start(work: Callable[[], object]) -> None:
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    try:
+        yield start
+    finally:
+        for thread in threads:
+            thread.join()
 
 
 def answer(said: bytes) -> tuple[int, dict[str, Any]]:
@@ -168,16 +188,131 @@ def test_after_a_bomb_others_of_its_sender_get_less_time(
 
     def slow(content: bytes, spec: object, thumbnail: bool, suspect: bool) -> DecodedPicture:
         suspects.append(suspect)
-        return DecodedPicture(None, reason="slow", stopped=True)
+        return DecodedPicture(None, reason="a bomb", stopped=True)
 
     monkeypatch.setattr(decoding, "decode_picture", slow)
     with serving(tmp_path / "project", tiny_model, bad_pictures=2) as running:
         asking = running.client()
-        assert asking.ask([picture(1)])["refused"][0]["reason"] == "slow"
+        assert asking.ask([picture(1)])["refused"][0]["reason"] == "a bomb"
         reasons = [each["reason"] for each in asking.ask([picture(i) for i in range(9)])["refused"]]
     assert suspects[:2] == [False, True]
     assert len(suspects) <= 4  # one, and then as many as are decoded at once
     assert reasons[-1].startswith("not tried")
+
+
+def test_slow_pictures_keep_only_slow_ones_waiting(
+    serving: Serving,
+    tiny_model: Path,
+    tmp_path: Path,
+    picture: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even those of the same client."""
+    began, ended = threading.Semaphore(0), threading.Event()
+
+    def slow(content: bytes, spec: ImageSpec, *args: object) -> DecodedPicture:
+        began.release()
+        ended.wait(60)
+        return DecodedPicture(None, reason="a bomb", stopped=True)
+
+    monkeypatch.setattr(decoding, "decode_slow", slow)
+    with serving(tmp_path / "project", tiny_model) as running, running_threads() as start:
+        senders = [running.client() for _ in range(6)]
+        try:
+            for i, sender in enumerate(senders):
+                start(lambda i=i, sender=sender: sender.ask([picture(i, kind="BMP")] * 2))
+            began.acquire()
+            assert len(running.client().ask([picture("quick")])["answers"]) == 1
+        finally:
+            ended.set()
+
+
+def test_who_leaves_keeps_the_decoder_until_it_ends(
+    serving: Serving,
+    tiny_model: Path,
+    tmp_path: Path,
+    picture: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a client has as many as it likes, by leaving and coming again."""
+    began, ended, left = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def slow(content: bytes, spec: ImageSpec, *args: object) -> DecodedPicture:
+        began.release()
+        ended.wait(60)
+        return DecodedPicture(None, reason="a bomb", stopped=True)
+
+    class Room(asyncio.Semaphore):
+        """Tells when the work on a picture is over."""
+
+        async def __aexit__(self, *error: object) -> None:
+            left.set()
+            await super().__aexit__(*error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoding, "decode_slow", slow)
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
+    form = part + picture(1, kind="BMP") + b"\r\n" + part
+    with serving(tmp_path / "project", tiny_model, bad_pictures=1) as running:
+        monkeypatch.setattr("kedge.serve.intake.asyncio.Semaphore", Room)
+        try:
+            with socket.create_connection(("127.0.0.1", running.port), 10) as connection:
+                connection.sendall(request("POST", "/api/ask", FORM, form + bytes(1000))[:-500])
+                assert began.acquire(timeout=60)
+            assert not left.wait(0.5)
+        finally:
+            ended.set()
+        assert left.wait(60)
+        [refused] = running.client().ask([picture(2, kind="BMP")])["refused"]
+        assert refused["reason"].startswith("not tried")
+
+
+def test_a_bomb_does_not_count_for_other_tokens_of_its_address(
+    serving: Serving,
+    tiny_model: Path,
+    tmp_path: Path,
+    picture: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, suspects = decoding.decode_picture, []
+
+    def decode(content: bytes, spec: ImageSpec, *args: bool) -> DecodedPicture:
+        if content == picture("bomb"):
+            return DecodedPicture(None, reason="a bomb", stopped=True)
+        suspects.append(args[-1])
+        return original(content, spec, *args)
+
+    monkeypatch.setattr(decoding, "decode_picture", decode)
+    limits = {"tokens": True, "bad_pictures": 1}
+    with serving(tmp_path / "project", tiny_model, **limits) as running:
+        bomber = running.client("teach")
+        bomber.ask([picture("bomb")])
+        assert bomber.ask([picture(1)])["refused"][0]["reason"].startswith("not tried")
+        assert len(running.client("ask").ask([picture(2)])["answers"]) == 1
+    assert suspects == [False]
+
+
+def test_an_address_cannot_be_made_up(
+    serving: Serving, tiny_model: Path, tmp_path: Path, picture: Make
+) -> None:
+    """Proxies name their clients, but without tokens anybody on this machine could be a proxy."""
+    with serving(tmp_path / "project", tiny_model, pictures_per_minute=2) as running:
+        for i, expected in enumerate((200, 200, 429, 429)):
+            head = {"Content-Type": "image/png", "X-Forwarded-For": f"192.0.2.{i}"}
+            said = running.raw(request("POST", "/api/ask", head, picture(i)))
+            assert answer(said)[0] == expected
+
+
+def test_what_may_be_slow_is_known_before_it_is_decoded() -> None:
+    def encoded(kind: str, **options: object) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(file, kind, **options)
+        return file.getvalue()
+
+    quick = [encoded("JPEG"), encoded("JPEG", progressive=True), encoded("PNG"), encoded("WEBP")]
+    assert all(decoding.quick_pixels(each) for each in quick)
+    scans = quick[1][:-2] + quick[1][quick[1].rfind(decoding.SCAN) : -2] * 50
+    slow = [scans, encoded("TIFF"), encoded("BMP"), encoded("PPM"), encoded("AVIF"), b"", b"text"]
+    assert not any(decoding.quick_pixels(each) for each in slow)
 
 
 # ── what strangers write ─────────────────────────────────────────────────────────────────────

@@ -110,6 +110,29 @@ def test_nothing_of_a_deleted_picture_remains(running: Running, picture: Make) -
 
 
 @pytest.mark.usefixtures("instant_rounds")
+def test_who_had_one_picture_is_said(running: Running, picture: Make) -> None:
+    """Its feature stays in the file of that version, also when later ones have more pictures."""
+    client = running.client()
+
+    def improved(pictures: dict[str, int]) -> int:
+        for name, n in pictures.items():
+            client.teach(name, [picture((name, len(versions), i)) for i in range(n)])
+        version = client.wait(client.improve(train="none"), 0.05)["version"]
+        client.activate(version)
+        return version
+
+    def of_one_picture(version: int) -> set[str]:
+        classes = client.get(f"/api/versions/{version}/remains")["classes"]
+        return {each["name"] for each in classes if each["one_picture"]}
+
+    versions: list[int] = []
+    versions.append(improved({"round": 4, "square": 4, "single": 1}))
+    assert of_one_picture(versions[0]) == {"single"}
+    versions.append(improved({"round": 4, "single": 4}))
+    assert [of_one_picture(version) for version in versions] == [{"single"}, set()]
+
+
+@pytest.mark.usefixtures("instant_rounds")
 def test_forgetting_waits_for_a_round(running: Running, picture: Make) -> None:
     client = running.client()
     for name in ("round", "square"):

@@ -209,15 +209,18 @@ class DecodeWorker(LimitedProcess):
         results: list[Decoded],
         charge: Charge = ignore,
         most_seconds: float = math.inf,
+        most_processor_seconds: float = math.inf,
     ) -> str:
         """Append the result of each image and charge for it; returns why the worker stopped at the
         next, or "".
 
-        An image may take `most_seconds` of wall time, or less if it is small.
+        An image may take `most_seconds` of wall time and so many of processor time, or less if it
+        is small.
         """
         try:
             lengths = b"".join(LENGTH.pack(len(content)) for content in contents)
-            self.send(_request(spec, memory, len(contents)) + lengths, WALL_SECONDS)
+            request = _request(spec, memory, most_processor_seconds, len(contents))
+            self.send(request + lengths, WALL_SECONDS)
             for content in contents:
                 self.send(content, WALL_SECONDS)
             for content in contents:
@@ -252,11 +255,11 @@ class DecodeWorker(LimitedProcess):
         return Decoded(header, pixels, seconds=seconds_taken)
 
 
-def _request(spec: ImageSpec | None, memory: int, n: int) -> bytes:
+def _request(spec: ImageSpec | None, memory: int, seconds: float, n: int) -> bytes:
     if spec is None:
-        return REQUEST.pack(0, 1, False, 0, memory, n)
+        return REQUEST.pack(0, 1, False, 0, memory, seconds, n)
     side, n_channels, resize, resample = spec.target
-    return REQUEST.pack(side, n_channels, resize == "stretch", resample, memory, n)
+    return REQUEST.pack(side, n_channels, resize == "stretch", resample, memory, seconds, n)
 
 
 _POOL = ProcessPool(DecodeWorker, MEMORY)

@@ -17,8 +17,9 @@ from kedge.data import limited_process
 from kedge.data.image_codec import Target, Unreadable, decode, open_image, readable_formats
 
 # Of the squares: side in px (0: only headers are wanted), channels, whether to stretch, Pillow's
-# number of the interpolation. Then bytes of memory beyond those of the images, and their number.
-REQUEST = struct.Struct("<HB?BQI")
+# number of the interpolation. Then bytes of memory beyond those of the images, the most seconds of
+# processor time for one image (it may have fewer), and their number.
+REQUEST = struct.Struct("<HB?BQfI")
 LENGTH = struct.Struct("<Q")
 # Whether there are pixels; width, height and mode as the file says (zeros if that is unknown);
 # whether the photograph was turned; seconds of processor time; how many bytes follow.
@@ -41,7 +42,7 @@ def serve() -> None:
     memory = limited_process.MemoryLimit()
 
     def answer(requests: BufferedReader, replies: BufferedWriter) -> None:
-        side, n_channels, stretch, resample, room, n = REQUEST.unpack(
+        side, n_channels, stretch, resample, room, seconds, n = REQUEST.unpack(
             limited_process.read_exactly(requests, REQUEST.size)
         )
         lengths = [
@@ -52,7 +53,7 @@ def serve() -> None:
         # All are read first: otherwise both sides could wait for each other to read.
         contents = [limited_process.read_exactly(requests, length) for length in lengths]
         for content in contents:
-            limited_process.limit_processor_time(seconds_for(len(content)))
+            limited_process.limit_processor_time(min(seconds, seconds_for(len(content))))
             reply = _reply(content, target if side else None)
             limited_process.limit_processor_time(0)
             replies.write(reply)

@@ -3,6 +3,7 @@
 - project, database: the folder of a project and its SQLite file
 - classes, pictures, versions, jobs, events: what is in it, one file for each kind of row
 - uploads, intake: from a request's body to features
+- turns: which client's picture is decoded next
 - decoding, embedding: decoders that may crash; features in batches
 - active: the version in use, as a classifier of all classes
 - teaching, asking, deciding, forgetting, importing, download: what a request does

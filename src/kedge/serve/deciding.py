@@ -10,7 +10,7 @@ import numpy as np
 from kedge.models.model import Model
 from kedge.serve import events
 from kedge.serve.database import Row
-from kedge.serve.decoding import IS_LARGE, decode_large, decode_picture
+from kedge.serve.decoding import IS_SLOW, decode_picture, decode_slow
 from kedge.serve.embedding import TAUGHT
 from kedge.serve.intake import Intake
 from kedge.serve.limits import Refused
@@ -87,14 +87,14 @@ class Deciding:
             except FileNotFoundError:  # deleted meanwhile
                 return None
             decoded = decode_picture(content, model.image_spec, thumbnail=False)
-            if decoded.reason == IS_LARGE:
-                decoded = decode_large(content, model.image_spec, thumbnail=False)
+            if decoded.reason == IS_SLOW:
+                decoded = decode_slow(content, model.image_spec, thumbnail=False)
             if decoded.pixels is None:
                 why = f"A picture could not be read again ({decoded.reason})"
                 raise Refused(503, f"{why}; try again, or delete it: {row['sha256']}.")
             return decoded.pixels
 
-        found = self.intake.threads.map(pixels, rows)
+        found = self.intake.reading_again.map(pixels, rows)
         readable = [
             (row["id"], each) for row, each in zip(rows, found, strict=True) if each is not None
         ]

@@ -3,8 +3,10 @@ on naming their classes."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from kedge.errors import KedgeError
 from kedge.models.model import Model
 from kedge.serve import events
 from kedge.serve.intake import Intake
@@ -56,11 +58,16 @@ def what_remains(teaching: Teaching, version: int) -> dict[str, Any]:
     for row in project.pictures.rows_of(ids):
         of_class[row["class"]] = of_class.get(row["class"], 0) + 1
     known = set(model.classes)
-    counts = {} if model.calibration is None else model.calibration.counts
+    counts, counts_then = _counts(model), dict[str, int]()
+    with suppress(KedgeError):  # its file may be gone
+        counts_then = _counts(project.versions.load(version))
     classes = []
     for each in project.classes.all():
         if each.id in of_class and each.key in known:
-            classes.append({"name": each.name, "examples": counts.get(each.key)})
+            n, then = counts.get(each.key), counts_then.get(each.key)
+            # Then its mean, in this model or in that of the version, is the picture's feature.
+            about = {"name": each.name, "examples": n, "one_picture": 1 in (n, then)}
+            classes.append(about)
     return {
         "pictures": len(ids),
         "classes": classes,
@@ -68,6 +75,11 @@ def what_remains(teaching: Teaching, version: int) -> dict[str, Any]:
         "bytes_in_model": len(classes) * numbers_per_class(model) * FLOAT_BYTES,
         "spread": None if model.calibration is None else model.calibration.variance,
     }
+
+
+def _counts(model: Model) -> dict[str, int]:
+    """How many pictures the mean of each class comes from."""
+    return {} if model.calibration is None else dict(model.calibration.counts)
 
 
 def numbers_per_class(model: Model) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kedge.data.readers import read_index
 from kedge.errors import KedgeError, require
+from kedge.serve.limits import Client
 from kedge.serve.service import Service
 from kedge.serve.uploads import Upload
 from kedge.utils import progress
@@ -64,5 +65,5 @@ async def _teach(service: Service, class_id: int, paths: Sequence[Path]) -> dict
             held.set(held.n + len(content))
             yield Upload(path.name, content)
 
-    with service.budget.holding("import") as held:
+    with service.budget.holding(Client("improve", "import")) as held:
         return await service.teach(uploads(), held, "improve", class_id)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +16,12 @@ from kedge.serve import decoding
 from kedge.serve.active import Snapshot
 from kedge.serve.decoding import DecodedPicture
 from kedge.serve.embedding import Embedder, FeatureCache
-from kedge.serve.limits import Limits, Rate
+from kedge.serve.limits import Client, Limits, Rate
 from kedge.serve.monitoring import Metrics
+from kedge.serve.turns import Turns
 from kedge.serve.uploads import Upload
 
-# Pictures in decoders: of one request, and of all requests of one client, so that others find one.
-AT_ONCE, AT_ONCE_OF_CLIENT = 2, decoding.N_WORKERS - 1
-MOST_STOPS = 3  # decoders that one request may end
+AT_ONCE = 2  # pictures of one request in decoders, or waiting for them
 LARGE = 1 << 20  # bytes, which are hashed in a thread
 
 
@@ -36,25 +37,42 @@ class Taken:
     refused: str = ""
 
 
+class Lane:
+    """Decoders, the turns of those who wait for them, and who has ended how many of them."""
+
+    def __init__(self, decode: Callable[..., DecodedPicture], n: int, most_bad: int) -> None:
+        self.decode, self.bad, self.lately = decode, Rate(most_bad), Rate(1)
+        self.turns = Turns(n, self.is_suspect)
+        self.threads = ThreadPoolExecutor(n, "decoding")
+
+    def is_suspect(self, client: Client) -> bool:
+        """Whether a picture of this client has ended a decoder in the last minute."""
+        return self.lately.level(client) > 0
+
+    def count_bad(self, client: Client) -> None:
+        self.bad.add(client)
+        if not self.is_suspect(client):
+            self.lately.add(client)
+
+
 class Intake:
     """Shared by all requests."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
-        self.threads = ThreadPoolExecutor(decoding.N_WORKERS, "decoding")
-        self.large = ThreadPoolExecutor(1, "decoding large pictures")
-        self.bad = Rate(limits.bad_pictures)
+        most_bad = limits.bad_pictures
+        self.quick = Lane(decoding.decode_picture, decoding.N_WORKERS, most_bad)
+        self.slow = Lane(decoding.decode_slow, decoding.N_SLOW_WORKERS, most_bad)
+        self.reading_again = ThreadPoolExecutor(2, "reading again")  # of stored pictures
         self.rate = Rate(limits.pictures_per_minute)
-        self.rooms = WeakValueDictionary[str, asyncio.Semaphore]()  # by client
 
-    def for_request(self, client: str, priority: int) -> RequestIntake:
-        self.bad.check(client, "pictures that cannot be decoded")
+    def for_request(self, client: Client, priority: int) -> RequestIntake:
         self.rate.check(client, "pictures")
         return RequestIntake(self, client, priority)
 
     def close(self) -> None:
-        self.threads.shutdown(cancel_futures=True)
-        self.large.shutdown(cancel_futures=True)
+        for threads in (self.quick.threads, self.slow.threads, self.reading_again):
+            threads.shutdown(cancel_futures=True)
         self.embedder.close()
         decoding.close()
 
@@ -62,11 +80,9 @@ class Intake:
 class RequestIntake:
     """The pictures of one request."""
 
-    def __init__(self, shared: Intake, client: str, priority: int) -> None:
+    def __init__(self, shared: Intake, client: Client, priority: int) -> None:
         self.shared, self.client, self.priority = shared, client, priority
-        self.room, self.stops = asyncio.Semaphore(AT_ONCE), 0
-        new = asyncio.Semaphore(AT_ONCE_OF_CLIENT)
-        self.room_of_client = shared.rooms.setdefault(client, new)
+        self.room = asyncio.Semaphore(AT_ONCE)
 
     async def take(self, upload: Upload, snapshot: Snapshot, sha256: str, keep: bool) -> Taken:
         """The features of a picture under the snapshot's version; with a thumbnail if it is to be
@@ -88,19 +104,31 @@ class RequestIntake:
         return Taken(upload, sha256, features, decoded, snapshot.version)
 
     async def decode(self, upload: Upload, snapshot: Snapshot, thumbnail: bool) -> DecodedPicture:
-        async with self.room, self.room_of_client:
-            if self.stops >= MOST_STOPS or self.shared.bad.used_up(self.client):
-                why = "not tried, since too many pictures of this request could not be decoded"
+        what = upload.content, snapshot.model.image_spec, thumbnail
+        async with self.room:
+            decoded = await self._decode_in(self.shared.quick, *what)
+            if decoded.reason == decoding.IS_SLOW:
+                decoded = await self._decode_in(self.shared.slow, *what)
+        return decoded
+
+    async def _decode_in(self, lane: Lane, *what: Any) -> DecodedPicture:
+        async with lane.turns.turn(self.client, self):
+            if wait := lane.bad.used_up(self.client):
+                why = f"not tried, after too many that cannot be decoded; wait {wait:.0f} s"
                 return DecodedPicture(None, reason=why)
-            suspect = self.shared.bad.level(self.client) > 0
-            what = (upload.content, snapshot.model.image_spec, thumbnail, suspect)
+            suspect = lane.is_suspect(self.client)
             run = asyncio.get_running_loop().run_in_executor
-            decoded = await run(self.shared.threads, decoding.decode_picture, *what)
-            if decoded.reason == decoding.IS_LARGE:
-                decoded = await run(self.shared.large, decoding.decode_large, *what)
+            work = run(lane.threads, partial(self._decode_and_count, lane, *what, suspect))
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:  # the sender has gone, but the decoder has not
+                await asyncio.wait([work])
+                raise
+
+    def _decode_and_count(self, lane: Lane, *what: Any) -> DecodedPicture:
+        decoded = lane.decode(*what)
         if decoded.stopped:
-            self.stops += 1
-            self.shared.bad.add(self.client)
+            lane.count_bad(self.client)
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:

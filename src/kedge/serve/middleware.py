@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kedge.serve import security
-from kedge.serve.limits import Refused, too_large
+from kedge.serve.limits import Client, Refused, network_of, too_large
 from kedge.serve.monitoring import LOGGER, log
 from kedge.serve.service import Service
 
@@ -75,7 +75,7 @@ class Guard:
         tokens = self.service.settings.tokens
         if tokens is None:
             return security.ROLES[-1]
-        client = client_of(scope)
+        client = network_of(address_of(scope))
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.service.role_of_token(tokens, token, client)
@@ -126,7 +126,7 @@ class Guard:
             status=status,
             ms=round(1000 * seconds, 1),
             role=scope.get("kedge_role"),
-            client=client_of(scope),
+            client=address_of(scope),
         )
 
 
@@ -134,7 +134,12 @@ _HEADERS = [(k.encode(), v.encode()) for k, v in security.HEADERS.items()]
 _NO_STORE = [(b"cache-control", b"no-store")]
 
 
-def client_of(scope: Scope) -> str:
+def client_of(scope: Scope) -> Client:
+    """Whose request this is, once its role is known."""
+    return Client(str(scope["kedge_role"]), network_of(address_of(scope)))
+
+
+def address_of(scope: Scope) -> str:
     client: Any = scope.get("client")
     return client[0][:LONGEST_CLIENT] if client else "?"  # a proxy may say anything
 

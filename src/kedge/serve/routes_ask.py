@@ -11,7 +11,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from kedge.serve import asking
-from kedge.serve.middleware import client_of
+from kedge.serve.limits import network_of
+from kedge.serve.middleware import address_of, client_of
 from kedge.serve.routes import PICTURES, CurrentRole, CurrentService, needing
 from kedge.serve.security import ROLES, SESSION_SECONDS
 from kedge.serve.uploads import read_uploads
@@ -29,7 +30,8 @@ def sign_in(request: Request, service: CurrentService, body: Token) -> Response:
     tokens = service.settings.tokens
     if tokens is None:
         return JSONResponse({"role": ROLES[-1]})
-    role = service.role_of_token(tokens, body.token, client_of(request.scope))
+    network = network_of(address_of(request.scope))
+    role = service.role_of_token(tokens, body.token, network)
     response = JSONResponse({"role": role})
     response.set_cookie(
         tokens.cookie,

@@ -94,7 +94,8 @@ def download_model(version: Number, service: CurrentService) -> StreamingRespons
 
 @router.get("/versions/{version}/remains", **needing("improve"))
 def remains(version: Number, service: CurrentService) -> dict[str, Any]:
-    """What would remain if the pictures of a version were forgotten."""
+    """What would remain if the pictures of a version were forgotten. Of a class with `one_picture`
+    the numbers that remain are those of that picture, from which parts of it can be guessed."""
     service.project.versions.get(version)
     return what_remains(service.teaching, version)
 

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kedge.errors import KedgeError
 from kedge.serve import decoding
 from kedge.serve.app import make_app
+from kedge.serve.limits import network_of
 from kedge.serve.monitoring import log
 from kedge.serve.project import open_project
 from kedge.serve.security import Listen
@@ -56,7 +57,8 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self.conn = WholeBodies(h11.SERVER, HEAD_BYTES)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
-        self.counted = (id(self.server_state), self.client[0] if self.client else "")
+        address = network_of(self.client[0]) if self.client else ""
+        self.counted = (id(self.server_state), address)
         _connections[self.counted] += 1
         if _connections[self.counted] > MOST_CONNECTIONS:
             transport.abort()
@@ -179,6 +181,8 @@ def make_server(service: Service) -> uvicorn.Server:
         log_config=None,
         log_level=logging.WARNING,
         server_header=False,
+        # Of a proxy on this machine. Without tokens others could name an address for each request.
+        proxy_headers=service.settings.tokens is not None,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
         backlog=1024,

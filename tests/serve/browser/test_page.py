@@ -190,6 +190,54 @@ def test_a_protected_server_asks_for_a_token(
     expect(asker.locator("#ask")).to_be_hidden()
 
 
+def test_classes_can_be_added_faster_than_the_server_answers(
+    serve: Serve, new_page: NewPage
+) -> None:
+    server = serve()
+    page = new_page(server.address)
+    held: list[Any] = []
+    page.route(
+        "**/api/classes",
+        lambda route: held.append(route) if route.request.method == "POST" else route.continue_(),
+    )
+    names = ("one", "two", "three")
+    for name in names:
+        page.get_by_label("New class").fill(name)
+        page.keyboard.press("Enter")
+    for _ in range(100):
+        page.wait_for_timeout(50)
+        if len(held) == len(names):
+            break
+    for route in held:
+        route.continue_()
+    for name in names:
+        expect(driver.card(page, name)).to_be_visible()
+
+
+def test_forgetting_a_single_picture_is_explained(
+    serve: Serve, new_page: NewPage, pictures: dict[str, list[Path]]
+) -> None:
+    """The dialog warns about a class that had one picture, and not about others."""
+    server = serve()
+    page = new_page(server.address)
+    page.route(
+        "**/api/rounds", lambda route: route.continue_(post_data={"settings": {"train": "none"}})
+    )
+    taught(page, {"red": pictures["red"], "blue": pictures["blue"]})
+    driver.add_class(page, "green")
+    driver.teach(page, "green", pictures["green"][:1])
+    expect(page.locator("#project-facts")).to_contain_text("11 pictures")
+    improve = page.locator("#improve")
+    improve.get_by_role("button", name="Improve", exact=True).click()
+    expect(improve).to_contain_text("Version 2 is ready", timeout=300_000)
+    improve.get_by_role("button", name="Use the new version").click()
+    driver.go_to(page, "Versions")
+    page.get_by_role("button", name="Delete the pictures").click()
+    warning = page.get_by_role("dialog").locator(".notice")
+    expect(warning).to_contain_text("green had only one picture")
+    expect(warning).not_to_contain_text("red")
+
+
 def test_keys_reach_everything(
     serve: Serve, new_page: NewPage, pictures: dict[str, list[Path]]
 ) -> None:

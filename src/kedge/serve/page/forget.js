@@ -53,8 +53,10 @@ function consequences(version, n, left) {
       {},
       h("b", {}, "What stays: "),
       `what it has learned. It goes on naming ${names}. Of each it keeps ${numbers(left)} `,
-      "that say what its pictures have in common; they are no picture.",
+      "that say what its pictures have in common. The more pictures it had, the less they tell ",
+      "about any single one.",
     ),
+    ...onePicture(left.classes.filter((each) => each.one_picture)),
     h(
       "p",
       {},
@@ -63,6 +65,19 @@ function consequences(version, n, left) {
       "Copies of your own elsewhere are not touched.",
     ),
   ];
+}
+
+/** A warning about classes whose numbers are those of a single picture. */
+function onePicture(classes) {
+  if (!classes.length) return [];
+  const names = some(classes.map(({ name }) => name), 6);
+  const each = classes.length > 1 ? "each had only one picture" : "had only one picture";
+  const text = [
+    `${names} ${each}, so what stays of it describes that picture alone. Whoever has the model `,
+    "file can tell whether a picture is this one, and can guess parts of what it shows. ",
+    "If that matters, give the model file to nobody.",
+  ];
+  return [h("p", { class: "notice" }, text)];
 }
 
 function remains(left, close) {

@@ -1,6 +1,6 @@
 /** Teach: the cards of all classes, and the first steps of a newcomer. */
 
-import { act, announce, toast } from "./announce.js";
+import { announce, toast } from "./announce.js";
 import { createCard, updateCard } from "./class-card.js";
 import { link, quiet } from "./controls.js";
 import { confirm } from "./dialog.js";
@@ -91,14 +91,16 @@ function newClassCard() {
     event.preventDefault();
     const name = input.value.trim();
     if (!name) return;
-    const made = await act(button, async () => {
+    input.value = ""; // the next name may be typed while the server is slow
+    input.focus();
+    try {
       await classNamed(name);
       await refresh();
-    });
-    if (!made) return input.select();
-    announce(`The class ${name} was added.`);
-    input.value = "";
-    input.focus();
+      announce(`The class ${name} was added.`);
+    } catch (error) {
+      toast(error.message, "failed");
+      input.value ||= name;
+    }
   };
   return h(
     "form",

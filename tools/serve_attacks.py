@@ -1,0 +1,172 @@
+"""Attack `kedge serve`: what each attack was answered, and how long others waited meanwhile.
+
+    python tools/serve_attacks.py --seconds 15 --out attacks.json
+
+Two servers with the pretrained network are attacked: one without tokens and one with them. Beside
+each attack innocent clients ask about one new photograph at a time: another program with the
+attacker's own address and token ("tab"), one with another token on the attacker's address, and, if
+this machine has an address in a network, one with the attacker's token on that address; and each
+once more about large photographs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from serve_attack_list import Attack, Target, attacks, encoded, noise
+from serve_kill_test import ServerProcess
+
+from kedge.serve.client import Client, ServerError
+
+PAUSE = 0.2  # seconds between two questions of an innocent client
+
+
+class Photographs:
+    """JPEG files of one size, none given twice."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.content = encoded(noise(width // 8, height // 8).resize((width, height)))
+        self.numbers = itertools.count()
+
+    def new(self) -> bytes:
+        comment = f"{id(self)} {next(self.numbers)}".encode()
+        length = struct.pack(">H", len(comment) + 2)
+        return self.content[:2] + b"\xff\xfe" + length + comment + self.content[2:]
+
+
+@dataclass
+class Innocent:
+    """A client that asks now and then; `waits` has the seconds until each answer."""
+
+    client: Client
+    new: Callable[[], bytes]
+    waits: list[float] = field(default_factory=list)
+    refusals: Counter[str] = field(default_factory=Counter)
+
+    def run(self, end: float) -> None:
+        while time.monotonic() < end:
+            began, picture = time.monotonic(), self.new()
+            try:
+                said = self.client.ask([picture])
+                for each in said["refused"]:
+                    self.refusals[each["reason"]] += 1
+            except ServerError as error:
+                self.refusals[str(error.status)] += 1
+            except (OSError, http.client.HTTPException) as error:
+                self.refusals[type(error).__name__] += 1
+            self.waits.append(time.monotonic() - began)
+            time.sleep(PAUSE)
+
+    def about(self) -> dict[str, Any]:
+        n, longest = len(self.waits), max(self.waits, default=0.0)
+        return {"asked": n, "longest_s": round(longest, 2), "refused": dict(self.refusals)}
+
+
+def innocents(target: Target, small: Photographs, large: Photographs) -> dict[str, Innocent]:
+    found = {}
+    for kind, photographs in (("", small), ("large, ", large)):
+        found[f"{kind}tab"] = Innocent(target.client(), photographs.new)
+        if target.other_token:
+            client = target.client(target.other_token)
+            found[f"{kind}other token"] = Innocent(client, photographs.new)
+        if target.other_token and (address := own_address()):
+            client = target.client(address=address)
+            found[f"{kind}other address"] = Innocent(client, photographs.new)
+    return found
+
+
+def own_address() -> str:
+    """The address of this machine in its network; "" if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+    return ""
+
+
+def attacked(
+    target: Target, n: int, attack: Attack, seconds: float, beside: dict[str, Innocent]
+) -> dict[str, Any]:
+    """What the attackers were answered, and how long others waited."""
+    target.end = time.monotonic() + seconds
+    answers, numbers = Counter[str](), itertools.count()
+
+    def attacker() -> None:
+        while time.monotonic() < target.end:
+            try:
+                answer = attack(target, next(numbers))
+            except OSError as error:
+                answer = type(error).__name__
+            answers[answer] += 1
+
+    threads = [threading.Thread(target=attacker) for _ in range(n)]
+    threads += [threading.Thread(target=each.run, args=(target.end,)) for each in beside.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    waited = {name: each.about() for name, each in beside.items()}
+    return {"attackers": n, "answers": dict(answers.most_common()), "innocents": waited}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--patience", type=float, default=60.0, help="of the attackers, in s")
+    parser.add_argument("--only", default="", help="attacks whose names hold this")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    chosen = [each for each in attacks() if arguments.only in each[0]]
+    small, large = Photographs(1600, 1200), Photographs(5600, 4200)
+    record: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
+    with tempfile.TemporaryDirectory(prefix="kedge-attacks-") as folder:
+        for kind, options in {"no tokens": (), "tokens": ("--tokens",)}.items():
+            server = ServerProcess(Path(folder, kind.replace(" ", "-")), *options)
+            if options:
+                place = server.command.index("--listen") + 1
+                server.command[place] = f"0.0.0.0:{server.port}"
+            server.start()
+            words = re.findall(r"kedge_([a-z]+)_([\w-]+)", server.log.read_text())
+            tokens = {role: f"kedge_{role}_{rest}" for role, rest in words}
+            roles = (tokens.get("teach", ""), tokens.get("ask", ""))
+            target = Target(server.port, *roles, arguments.patience)
+            try:
+                teacher = target.client()
+                for name in ("one", "two"):
+                    teacher.teach(name, [small.new()])
+                for name, n, attack in chosen:
+                    if name in ("no token", "wrong tokens") and not target.token:
+                        continue
+                    beside = innocents(target, small, large)
+                    found = attacked(target, n, attack, arguments.seconds, beside)
+                    record[f"{name} ({kind})"] = found
+                    print(f"{name} ({kind}): {json.dumps(found)}", flush=True)
+                    if "bombs" in name:  # or the sender would have to wait before the next
+                        server.kill(signal.SIGTERM)
+                        server.start()
+            finally:
+                server.kill(signal.SIGTERM)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
