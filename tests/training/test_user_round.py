@@ -215,6 +215,18 @@ def test_a_pretrained_network_is_updated_by_ida_plus_with_the_users_own_settings
     assert methods == [("IDA", 0), ("IDA+", 0.99), ("IDA+ ema=0.5", 0.5)]
 
 
+@pytest.mark.parametrize("inverted", [False, True])
+def test_a_delivery_with_dark_and_bright_exchanged_draws_a_remark(
+    inverted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = api.train(drawings(dict.fromkeys(KINDS[:4], 12)), **QUICK)
+    new = drawings(dict.fromkeys(NEW, 12))
+    new = replace(new, images=255 - new.images) if inverted else new
+    capsys.readouterr()
+    api.update(base, new, epochs=0)
+    assert ("exchanged" in capsys.readouterr().err) == inverted
+
+
 # ── methods that rehearse ────────────────────────────────────────────────────────────────────
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kedge.config import RoundOptions, TrainConfig, TrainOptions
 from kedge.data.copies import count_copies
@@ -228,8 +229,8 @@ def _tell_if_strange(model: Model, table: ImageTable) -> None:
     remarks = []
     if bool(((pixels - mean).abs() > SHIFTED * std).any()):
         remarks.append(
-            f"the images have a mean brightness of {100 * float(pixels.mean()):.0f}%, those that "
-            f"training began with of {100 * float(mean.mean()):.0f}%: are dark and bright exchanged?"
+            f"the images have a mean brightness of {100 * float(pixels.mean()):.0f}%, those of the "
+            f"first round {100 * float(mean.mean()):.0f}%: are dark and bright exchanged?"
         )
     if (share := _share_refused(model, table, rows)) >= STRANGE:
         remarks.append(
