@@ -93,6 +93,8 @@ def test_strict_refuses_it(cli: Cli, faulty: Path, tmp_path: Path) -> None:
     ended = cli("data", "inspect", faulty, "--strict")
     assert ended.rc == 1
     assert "--strict refuses this delivery for 10 problems" in ended.err
+    ended = cli("train", faulty, "--out", "m.kedge", "--strict", cwd=tmp_path)
+    assert "--strict refuses this delivery for 10 problems" in ended.err
     ended = cli("train", faulty, "--out", "m.kedge", "--strict", "--same-class=none", cwd=tmp_path)
     assert ended.rc == 1
     assert has_words(told(ended.err), TRAINED)

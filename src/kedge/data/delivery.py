@@ -104,6 +104,6 @@ class Delivery:
         if self.same_class.rest == "all":
             new_name = dict(pairs)
             return [new_name.get(name, name) for name in names], joined_remark(pairs)
-        if self.ask:
+        if self.ask and not self.strict:  # which refuses them, together with all other problems
             ask_about_alike_names(source, pairs, self.known_classes)
         return names, alike_remark(pairs)
