@@ -23,8 +23,8 @@ pytestmark = [
 ]
 TIMEOUT = 300  # seconds
 BENCH = shlex.split(
-    "bench drawings --width 4 --n-way 3 --n-shot 2 --n-query 3 --epochs 40 --patience 40 "
-    "--episodes 3 --val-episodes 20 --eval-episodes 10 --methods NU FT IDA"
+    "bench drawings --width 4 --n-way 3 --n-shot 2 --n-query 3 --epochs 80 --patience 80 "
+    "--episodes 3 --val-episodes 400 --eval-episodes 10 --methods NU FT IDA"
 )
 KEDGE = "import kedge.cli; kedge.cli.main()"
 ON_SUBMITIT = f"""
