@@ -37,6 +37,7 @@ Side = Annotated[int, Range(16, 4096)]  # of an image, in pixels
 Sampling = Literal["uniform", "hard"]
 Trained = Literal["none", "head", "last", "all"]
 BatchNormMode = Literal["batch", "frozen"]
+DropoutMode = Literal["on", "off"]
 Annealing = Literal["plateau", "cosine"]
 ADDED = {"omit_default": True}  # saved only where it differs from the default, as in earlier files
 
@@ -137,6 +138,8 @@ class ScheduleOptions:
     """What trains: none (new anchors only), head, last (the last layers and the head) or all."""
     batch_norm: BatchNormMode | None = None
     """batch: BatchNorm normalizes by the statistics of each episode; frozen: by stored ones."""
+    dropout: DropoutMode | None = None
+    """off: nothing of the features is dropped at random, as DropBlock of resnet12 does."""
     ema: Decay | None = None
     """Decay per step of an average of the weights, which replaces the last weights; 0: none."""
 
@@ -160,6 +163,7 @@ class Schedule(ScheduleOptions):
     annealing: Annealing = field(default="plateau", metadata=ADDED)
     train: Trained = field(default="all", metadata=ADDED)
     batch_norm: BatchNormMode = field(default="batch", metadata=ADDED)
+    dropout: DropoutMode = field(default="on", metadata=ADDED)
     ema: Decay = field(default=0.0, metadata=ADDED)
 
 

@@ -41,7 +41,7 @@ PRETRAINED_SCHEDULE = Schedule(
 PRETRAINED_EPOCHS = ((20, 20), (8, 20))  # and episodes: of the first round, of updates
 PRETRAINED_UPDATE_LR = 3e-5  # at 1e-4 stored anchors go stale over many updates
 DEFAULT_METHOD, PRETRAINED_METHOD = "IDA", "IDA+"  # of updates
-INFERRED = ("lr", "annealing", "batch_norm", "ema")  # settings that only a pretrained network needs
+INFERRED = ("lr", "annealing", "batch_norm", "dropout", "ema")
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,13 @@ def infer_round(options: RoundOptions, data: DataSummary) -> tuple[TrainConfig, 
         settings["epochs"] = 0
     chosen = [name for name in INFERRED if settings[name] is None]
     settings |= {name: getattr(usual, name) for name in chosen}
-    if data.pretrained and chosen and settings["epochs"] != 0:
+    unusual = [name for name in chosen if settings[name] != getattr(Schedule(), name)]
+    if unusual and settings["epochs"] != 0:
         values = (
             f"{option_name(name)} {settings[name]:g}"
             if isinstance(settings[name], float)
             else f"{option_name(name)} {settings[name]}"
-            for name in chosen
+            for name in unusual
         )
         reasons.append(f"{' '.join(values)}: so that a pretrained network moves gently")
     if data.pretrained:

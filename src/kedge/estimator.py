@@ -22,6 +22,7 @@ from kedge.config import (
     Annealing,
     BatchNormMode,
     Count,
+    DropoutMode,
     RoundOptions,
     Sampling,
     Trained,
@@ -103,6 +104,7 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
         annealing: Annealing | None = None,
         train: Trained | None = None,
         batch_norm: BatchNormMode | None = None,
+        dropout: DropoutMode | None = None,
         ema: float | None = None,
         random_state: int = 0,
         verbose: bool = True,
@@ -128,6 +130,7 @@ class KedgeClassifier(ClassifierMixin, BaseEstimator):
         self.annealing = annealing
         self.train = train
         self.batch_norm = batch_norm
+        self.dropout = dropout
         self.ema = ema
         self.random_state = random_state
         self.verbose = verbose

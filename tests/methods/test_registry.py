@@ -62,12 +62,18 @@ def test_every_method_that_trains_takes_options_of_the_round(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALIGNMENTS))
-def test_automatic_weight_is_resolved_by_the_classes_of_a_round(name: str) -> None:
-    method = parse_method(f"{name} lambda=auto")
-    assert (method.weight, method.label) == ("auto", f"{name} lambda=auto")
+@pytest.mark.parametrize(("rule", "weight"), [("auto", 4), ("sqrt", 2)])
+def test_automatic_weight_is_resolved_by_the_classes_of_a_round(
+    name: str, rule: str, weight: float
+) -> None:
+    method = parse_method(f"{name} lambda={rule}")
+    assert (method.weight, method.label) == (rule, f"{name} lambda={rule}")
     assert parse_method(method.label) == method
-    resolved = method.with_weight_for(60, 12)
-    assert (resolved.weight, resolved.fixed_weight, resolved.label) == (5, 5, method.label)
+    resolved = method.with_weight_for(48, 12)
+    assert (resolved.weight, resolved.fixed_weight, resolved.label) == (
+        *2 * (weight,),
+        method.label,
+    )
     given = parse_method(f"{name} lambda=2")
     assert given.with_weight_for(60, 12) == given
 
@@ -94,6 +100,7 @@ def test_automatic_weight_is_resolved_by_the_classes_of_a_round(name: str) -> No
         ("FT ema=1", "ema"),
         ("FT ema=much", "ema"),
         ("FT batch_norm=cold", "batch_norm"),
+        ("FT dropout=half", "dropout"),
         ("FT merge=2", "merge"),
         ("IDA merge=half", "merge"),
         ("PAR batch_norm=frozen", "start=last"),

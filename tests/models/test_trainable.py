@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kedge.config import BackboneConfig, HeadConfig
+from kedge.config import BackboneConfig, BatchNormMode, DropoutMode, HeadConfig, Schedule
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.models.backbones import Conv4, ResNet12
@@ -129,22 +129,25 @@ def test_what_a_user_has_frozen_is_named_by_its_largest_parts() -> None:
     assert trained_names(replace(model, config=replace(model.config, frozen=frozen)), "all") == LIFT
 
 
-@pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
-def test_modules_that_do_not_train_are_in_eval_mode(batch_norm: str) -> None:
+@pytest.mark.parametrize(("batch_norm", "dropout"), [("batch", "off"), ("frozen", "on")])
+def test_modules_that_do_not_train_are_in_eval_mode(
+    batch_norm: BatchNormMode, dropout: DropoutMode
+) -> None:
     still, free = block(256, 4), nn.Sequential(nn.Dropout(), block(4, 4))
     backbone = nn.Sequential(nn.Flatten(), still, nn.BatchNorm1d(4, affine=False), free, nn.ReLU())
     model = trainable_copy(model_of(backbone, frozen=("1",)))
-    set_train_mode(model, batch_norm)
+    set_train_mode(model, Schedule(batch_norm=batch_norm, dropout=dropout))
     flatten, still, norm, free, relu = model.embedding.backbone
     assert not any(m.training for m in (flatten, *still.modules(), norm))
     assert model.head.training
-    dropout, (linear, last_norm, last_dropout) = free
-    assert all(m.training for m in (relu, free, dropout, linear, last_dropout))
+    first_dropout, (linear, last_norm, last_dropout) = free
+    assert all(m.training for m in (relu, free, linear))
+    assert first_dropout.training == last_dropout.training == (dropout == "on")
     assert last_norm.training == (batch_norm == "batch")
 
     nothing = trainable_copy(model, ())
-    set_train_mode(nothing, "batch")
+    set_train_mode(nothing, Schedule())
     assert not any(m.training for m in nothing.embedding.modules())
     everything = trainable_copy(model_of(backbone))
-    set_train_mode(everything, "batch")
+    set_train_mode(everything, Schedule())
     assert all(m.training for m in everything.embedding.modules())

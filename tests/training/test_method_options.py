@@ -1,5 +1,6 @@
 """Settings of a round that a method brings along: averaged weights, frozen statistics, merging."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from kedge.config import BackboneConfig, EpisodeShape, HeadConfig, Schedule, Tra
 from kedge.data.pools import RoundData
 from kedge.errors import KedgeError
 from kedge.methods.registry import Method, parse_method
+from kedge.models.backbones import DropBlock
 from kedge.models.model import Model
 from kedge.models.start import start_model
 from kedge.training.round import train_round
@@ -58,6 +60,19 @@ def test_a_method_trains_as_if_the_schedule_had_its_settings(setting: dict[str, 
     assert same(by_method.state_dict(), by_schedule.state_dict())
     assert not same(by_method.state_dict(), update("IDA").state_dict())
     assert by_method.lineage[-1].config == by_schedule.lineage[-1].config
+
+
+def test_without_dropout_a_network_trains_as_if_it_had_none() -> None:
+    network = BackboneConfig("resnet12", 2)  # has DropBlock
+    start = start_model(network, HeadConfig(), data(0).train, 0, None)
+    without = copy.deepcopy(start)
+    for module in without.embedding.modules():
+        if isinstance(module, DropBlock):
+            module.keep = 1
+    schedule = replace(SCHEDULE, epochs=1)
+    off = update("FT dropout=off", schedule, start).state_dict()
+    assert same(off, update("FT", schedule, without).state_dict())
+    assert not same(off, update("FT", schedule, start).state_dict())
 
 
 @pytest.mark.parametrize("head", ["prototype", "ecm"])

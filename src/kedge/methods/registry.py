@@ -1,11 +1,12 @@
 """The methods that can be compared: what each trains on, where it starts, and its alignment.
 
 A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`. With
-`lambda=auto`, λ of a round is the number of old classes for each new one, n_old/n_new. Every method
-that trains also takes
+`lambda=auto`, λ of a round is the number of old classes for each new one, n_old/n_new, and with
+`lambda=sqrt` the square root of that. Every method that trains also takes
 
     ema=DECAY            an average of the weights replaces the last ones (`Schedule.ema`)
     batch_norm=MODE      batch, or frozen: statistics stay as they were after the first round
+    dropout=MODE         on, or off: no dropout and no DropBlock
     merge=α              afterwards, weights = (1 − α) · new + α · old
 
 in place of what the schedule says; the first round, which all methods share, is not changed by
@@ -17,6 +18,7 @@ a line in `PRESETS`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -46,7 +48,11 @@ WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
     "PAR": "everything",  # paragon: on all images so far
 }
 PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
-ROUND_OPTIONS = ("ema", "batch_norm")  # of Schedule, which a method may set
+ROUND_OPTIONS = ("ema", "batch_norm", "dropout")  # of Schedule, which a method may set
+WEIGHT_RULES: dict[str, Callable[[float], float]] = {  # λ from n_old/n_new
+    "auto": lambda ratio: ratio,
+    "sqrt": math.sqrt,
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Method:
     label: str
     trains_on: TrainsOn
     alignment: Alignment | None = None
-    weight: float | Literal["auto"] = 1.0  # λ; "auto": n_old/n_new, see `with_weight_for`
+    weight: float | str = 1.0  # λ, or one of WEIGHT_RULES, see `with_weight_for`
     from_scratch: bool = False  # each round starts with new weights, not with the last model
     schedule: dict[str, Any] = field(default_factory=dict)  # fields of Schedule that it sets
     merge: float = 0.0  # share of the old weights in those of the new model
@@ -62,12 +68,14 @@ class Method:
     @property
     def fixed_weight(self) -> float:
         """λ as a number."""
-        assert self.weight != "auto", "the round resolves it"
+        assert not isinstance(self.weight, str), "the round resolves it"
         return self.weight
 
     def with_weight_for(self, n_old: int, n_new: int) -> Method:
-        """This method in a round with so many old and new classes: "auto" becomes n_old/n_new."""
-        return replace(self, weight=n_old / n_new) if self.weight == "auto" else self
+        """This method in a round with so many old and new classes: λ becomes a number."""
+        if not isinstance(self.weight, str):
+            return self
+        return replace(self, weight=WEIGHT_RULES[self.weight](n_old / n_new))
 
     def apply_schedule(self, config: TrainConfig) -> TrainConfig:
         """The settings of a round, with those that the method sets."""
@@ -131,10 +139,13 @@ def _build(spec: Spec, text: str) -> Method:
         return replace(method, trains_on=WITHOUT_ALIGNMENT[spec.name], from_scratch=from_scratch)
     weight = options.pop("lambda", kind.default_weight)
     method = replace(method, alignment=kind(**options))
-    if weight == "auto":
-        return replace(method, weight="auto")
+    if weight in WEIGHT_RULES:
+        return replace(method, weight=weight)
     if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-        raise KedgeError(f"Method '{text}': lambda must be auto or a number that is not negative.")
+        rules = ", ".join(WEIGHT_RULES)
+        raise KedgeError(
+            f"Method '{text}': lambda must be {rules} or a number that is not negative."
+        )
     return replace(method, weight=float(weight))
 
 

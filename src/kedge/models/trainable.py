@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from torch import nn
 
-from kedge.config import BatchNormMode, Trained
+from kedge.config import Schedule, Trained
+from kedge.models.backbones import DropBlock
 from kedge.models.model import Model
 
 BACKBONE, HEAD = "embedding.backbone", "head"  # prefixes of the names in `Model.weights`
@@ -41,20 +42,23 @@ def trainable_copy(model: Model, trained: Collection[str] | None = None) -> Mode
     return copied
 
 
-def set_train_mode(model: Model, batch_norm: BatchNormMode) -> None:
+def set_train_mode(model: Model, schedule: Schedule) -> None:
     """Put embedding and head into train mode, except what does not train.
 
     In eval mode, with all that they contain, are modules with weights none of which needs a
     gradient; in an `nn.Sequential` also modules without weights between such modules and the first
-    one that trains; and with `batch_norm` "frozen" every BatchNorm.
+    one that trains; with `batch_norm` "frozen" every BatchNorm; and with `dropout` "off" every
+    dropout and DropBlock.
     """
+    fixed: list[type[nn.Module]] = []
+    if schedule.batch_norm == "frozen":
+        fixed.append(nn.modules.batchnorm._BatchNorm)
+    if schedule.dropout == "off":
+        fixed += [nn.modules.dropout._DropoutNd, DropBlock]
     for root in (model.embedding, model.head):
         root.train()
         for module in root.modules():
-            still = _is_frozen(module)
-            if still or (
-                batch_norm == "frozen" and isinstance(module, nn.modules.batchnorm._BatchNorm)
-            ):
+            if _is_frozen(module) or isinstance(module, tuple(fixed)):
                 module.eval()
             elif isinstance(module, nn.Sequential):
                 for child in _frozen_start(module):

@@ -84,7 +84,7 @@ def expected_duration(
             features.square().sum().backward()
 
     with torch.random.fork_rng(devices=[]):  # dropout must not change what follows
-        set_train_mode(student, schedule.batch_norm)
+        set_train_mode(student, schedule)
         per_trained = _seconds_per_image(train, inputs)
         with torch.no_grad(), eval_mode(student.embedding):
             per_embedded = _seconds_per_image(student.embedding, inputs)

@@ -60,7 +60,7 @@ class EpochRunner:
         n_tasks, device = schedule.tasks_per_step, student.device
         key = (self.config.seed, self.round, epoch)
         episodes, anchor_indices = self._sample_episodes(key), self._sample_anchors(key)
-        set_train_mode(student, schedule.batch_norm)
+        set_train_mode(student, schedule)
         graph = self._capture(episodes, anchor_indices)
         seed_of = partial(torch_seed, "dropblock", *key)  # of an episode, on whichever process
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
