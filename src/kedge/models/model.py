@@ -55,7 +55,7 @@ class Model:
     privacy: Privacy | None = None  # None: not private
     # Directions in which images differ from their class means (kedge.models.spread), in the space
     # where distances are measured. None: a private model, or a file of an early version.
-    spread: Float[Tensor, "q r"] | None = None
+    spread: Float[Tensor, "q _"] | None = None
 
     def __repr__(self) -> str:
         return model_text(self.config, self.classes, self.lineage)
