@@ -54,8 +54,8 @@ class Model:
     calibration: Calibration | None = None  # None: a file of an early version
     privacy: Privacy | None = None  # None: not private
     # Directions in which images differ from their class means (kedge.models.spread), in the space
-    # where distances are measured. None: a private model, or a file of an early version.
-    spread: Float[Tensor, "q _"] | None = None
+    # where distances are measured.
+    spread: Float[Tensor, "q _"] | None = None  # None: private, or a file of an early version
 
     def __repr__(self) -> str:
         return model_text(self.config, self.classes, self.lineage)
