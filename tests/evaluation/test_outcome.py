@@ -14,10 +14,11 @@ from kedge.data.drawings import load_drawings
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import split_train_val
-from kedge.evaluation.old_classes import Drift, OldClasses, SimulatedImages, deviations
+from kedge.evaluation.old_classes import Drift, OldClasses, SimulatedImages
 from kedge.models.classifier import Classifier
 from kedge.models.drift_compensation import RIDGE, DeliveredFeatures, drift_residuals
 from kedge.models.model import Model
+from kedge.models.spread import deviations
 
 GEN = torch.Generator().manual_seed(0)
 SHAPE = {"n_way": 4, "n_shot": 3, "n_query": 3}

@@ -93,9 +93,13 @@ def network() -> torch.nn.Module:
 def test_everything_else_is_that_of_a_model_that_is_not_private(
     plain: Model, private: Model, tmp_path: Path
 ) -> None:
-    """The same bits; and a file that is not private has no new key."""
-    assert private.fingerprint == plain.fingerprint
-    unmarked = replace(private, privacy=None, lineage=plain.lineage)
+    """The same bits but for the spread; and a file that is not private has no new key."""
+    assert plain.spread is not None
+    assert private.spread is None, "it is computed from differences of single images"
+    assert private.calibration is not None
+    same = {"spread": plain.spread, "calibration": plain.calibration}
+    unmarked = replace(private, privacy=None, lineage=plain.lineage, **same)
+    assert unmarked.fingerprint == plain.fingerprint
     for name, model in (("plain", plain), ("unmarked", unmarked), ("private", private)):
         model.save(tmp_path / name)
     assert (tmp_path / "plain").read_bytes() == (tmp_path / "unmarked").read_bytes()

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kedge.models.classifier import Classifier
@@ -35,6 +35,7 @@ from kedge.models.drift_compensation import (
     drift_residuals,
 )
 from kedge.models.outcome import MAX_DISPLACEMENT, NamingChange, shrunk
+from kedge.models.spread import class_means, deviations
 from kedge.utils.seeding import torch_seed
 
 MOST_CLASSES, MOST_IMAGES, PER_CLASS = 1000, 10_000, 250  # that are simulated
@@ -122,9 +123,9 @@ class Drift:
         before, after = features.before[::stride], features.after[::stride]
         labels = features.labels[::stride]
         residuals = drift_residuals(before, after, labels)
-        missed, counts = _class_means(residuals, labels)
+        missed, counts = class_means(residuals, labels)
         drift = after - before
-        moved, _ = _class_means(drift - drift.mean(0), labels)
+        moved, _ = class_means(drift - drift.mean(0), labels)
         total = float(moved[counts > 0].square().sum())
         share = float(missed[counts > 0].square().sum()) / total if total else 0.0
         return cls(
@@ -214,21 +215,3 @@ def _interval(last: NamingChange, after: float) -> float | None:
         return None
     errors = (CHANGE_ERROR[0], CHANGE_ERROR[1] * (after - last.after))
     return min(100.0, math.hypot(last.half_width, *(1.96 * error for error in errors)))
-
-
-def deviations(features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]) -> Float[Tensor, "m d"]:
-    """Differences of images from their class means, of classes with several images; scaled so that
-    their variance is not too small."""
-    means, counts = _class_means(features, labels)
-    n = counts[labels]
-    scale = (n / (n - 1).clamp_min(1)).sqrt()[:, None]
-    return ((features - means[labels]) * scale)[n > 1]
-
-
-def _class_means(
-    features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]
-) -> tuple[Float[Tensor, "k d"], Int64[Tensor, " k"]]:
-    """The mean of each class, and its number of images."""
-    counts = labels.bincount()
-    sums = features.new_zeros(len(counts), features.shape[1]).index_add_(0, labels, features)
-    return sums / counts.clamp_min(1)[:, None], counts

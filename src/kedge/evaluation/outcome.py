@@ -19,6 +19,7 @@ from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.shape_fit import fit_shape
 from kedge.evaluation.accuracy import EvalSpec, episode_accuracies, sample_test_episodes
+from kedge.evaluation.known_novelty import RoundSpread, known_novelty
 from kedge.evaluation.naming import rounds_of_origin
 from kedge.evaluation.old_classes import OldClasses
 from kedge.evaluation.results import Score
@@ -26,7 +27,6 @@ from kedge.models.classifier import Classifier
 from kedge.models.drift_compensation import DeliveredFeatures
 from kedge.models.model import Model
 from kedge.models.model_file import LineageEntry
-from kedge.models.novelty import novelty
 from kedge.models.outcome import FewShotChange, NamingChange, RoundOutcome
 
 FEW_SHOT_EPISODES = 500
@@ -77,6 +77,7 @@ def measure_round(
     held_back: Pool,
     few_shot: Pool,
     in_anchors: Collection[str],
+    spread: RoundSpread | None,
 ) -> tuple[RoundOutcome | None, list[float]]:
     """What the round did that made `model` from `start`, None if there is nothing to measure it on;
     and the novelty of images held back, for `Calibration.with_novelty`.
@@ -86,6 +87,7 @@ def measure_round(
         held_back: images of delivered classes that did not train.
         few_shot: classes of which no image trained; may be empty.
         in_anchors: classes whose anchors are of all their images, those held back too.
+        spread: what the model's spread comes from; None if it has none.
     """
     known = set(start.classes)
     by_class = zip(table.classes, features.before_by_class(len(table.classes)), strict=True)
@@ -112,7 +114,9 @@ def measure_round(
                 after=_accuracy(after, images, images.after, counts_after),
             )
         )
-        scores = _novelty_scores(after, images, counts_after)
+        rows = images.pool.rows if in_table else None
+        targets = images.targets(after)
+        scores = known_novelty(after, images.after, targets, counts_after, spread, rows)
     shots = _few_shot_change(start, model, few_shot)
     outcome = RoundOutcome(tuple(naming), shots) if naming or shots is not None else None
     return outcome, scores
@@ -152,17 +156,6 @@ def _accuracy(
             own = own + classifier.offsets[targets]
         logits[torch.arange(len(targets), device=logits.device), targets] = own
     return 100 * float((logits.argmax(1) == targets).double().mean())
-
-
-def _novelty_scores(
-    classifier: Classifier, images: HeldBackImages, counts: Float[Tensor, " n"]
-) -> list[float]:
-    if classifier.distance_means is None or len(classifier.classes) < 2:
-        return []
-    z = classifier.model.head.distance_features(images.after)
-    own = (images.targets(classifier), counts)
-    scores = novelty(z, *classifier.distance_means, own=own)
-    return scores.tolist() if bool(scores.isfinite().all()) else []
 
 
 def _few_shot_change(start: Model, model: Model, pool: Pool) -> FewShotChange | None:

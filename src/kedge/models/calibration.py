@@ -18,9 +18,10 @@ from kedge.config import ADDED
 from kedge.errors import require
 from kedge.models.heads import Head
 from kedge.models.heads.base import ClassFeatures
-from kedge.models.novelty import MOST_REFERENCES
 
 MAX_VARIANCE = 1e30  # so that offsets are finite in float32
+# Scores of novelty that a model keeps; and so many are enough not to need those of earlier rounds.
+MOST_REFERENCES, ENOUGH_REFERENCES = 500, 100
 MOST_IN_FILE = 10_000  # scores of novelty
 
 
@@ -43,12 +44,17 @@ class Calibration:
         return replace(self, counts={**self.counts, **counts})
 
     def with_novelty(self, scores: Sequence[float]) -> Calibration:
-        """With the scores of one more round. The oldest give way: what is usual for a known image
-        changes with the network and with the number of classes."""
-        ordered, stride = sorted(scores), max(1.0, len(scores) / MOST_REFERENCES)
-        kept = [ordered[int(i * stride)] for i in range(min(len(ordered), MOST_REFERENCES))]
-        novelty = (*(round(score, 4) for score in kept), *self.novelty)
-        return replace(self, novelty=novelty[:MOST_REFERENCES])
+        """With the scores of one more round. They replace those of earlier rounds unless they are
+        few: what is usual for a known image changes with the network and the number of classes."""
+        latest = _evenly(scores, MOST_REFERENCES)
+        earlier = _evenly(self.novelty, max(0, ENOUGH_REFERENCES - len(latest)))
+        return replace(self, novelty=(*(round(score, 4) for score in latest), *earlier))
+
+
+def _evenly(scores: Sequence[float], most: int) -> list[float]:
+    """At most so many of the scores, evenly chosen from small to large."""
+    ordered, n = sorted(scores), min(len(scores), most)
+    return [ordered[int((i + 0.5) * len(ordered) / n)] for i in range(n)]
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -21,7 +22,7 @@ from kedge.data.packed_file import LazyImages
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError, require
 from kedge.models.heads.base import require_finite
-from kedge.models.novelty import novelty, typicality
+from kedge.models.novelty import ClassSpace, typicality
 from kedge.utils import progress
 from kedge.utils.config_io import validated
 from kedge.utils.progress import no_tick, task
@@ -41,7 +42,7 @@ class DistanceMeans(NamedTuple):
     """Class means that the distances of images are measured to (see `kedge.models.novelty`)."""
 
     means: Float[Tensor, "k r"]
-    errors: Float[Tensor, " k"]
+    counts: Float[Tensor, " k"]  # images that each comes from
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +155,19 @@ class Classifier:
         calibration = self.model.calibration
         return () if calibration is None else calibration.novelty
 
+    @cached_property
+    def class_space(self) -> ClassSpace:
+        """Where the novelty of images is measured; only if there are `distance_means`."""
+        model, means = self.model, self.distance_means
+        assert means is not None
+        return ClassSpace.of(*means, model.calibration.variance, model.spread)
+
+    @torch.no_grad()
     def typicality(self, features: Float[Tensor, "n d"]) -> Float64[Tensor, " n"] | None:
         """The share of known images that are at least as unusual; None if that is not known."""
         if self.distance_means is None or not self._references or len(self.classes) < 2:
             return None
-        scores = novelty(self.model.head.distance_features(features), *self.distance_means)
+        scores = self.class_space.novelty(self.model.head.distance_features(features))
         return typicality(scores, torch.tensor(self._references, dtype=torch.float64))
 
     def logits(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:

@@ -27,7 +27,6 @@ from kedge.models.calibration import Calibration, calibration_after
 from kedge.models.classifier import Classifier, DistanceMeans
 from kedge.models.embedding import Embedding, ModelConfig, Statistics, channel_statistics
 from kedge.models.heads import Head, build_head
-from kedge.models.heads.base import mean_error
 from kedge.models.model_file import LineageEntry
 from kedge.models.model_text import model_text
 from kedge.utils import progress
@@ -54,6 +53,9 @@ class Model:
     class_means: Float[Tensor, "classes d"] | None = None
     calibration: Calibration | None = None  # None: a file of an early version
     privacy: Privacy | None = None  # None: not private
+    # Directions in which images differ from their class means (kedge.models.spread), in the space
+    # where distances are measured.
+    spread: Float[Tensor, "q _"] | None = None  # None: private, or a file of an early version
 
     def __repr__(self) -> str:
         return model_text(self.config, self.classes, self.lineage)
@@ -86,6 +88,7 @@ class Model:
             head=copy.deepcopy(self.head).to(device),
             anchors=self.anchors.to(device),
             class_means=None if self.class_means is None else self.class_means.to(device),
+            spread=None if self.spread is None else self.spread.to(device),
         )
 
     def embed(
@@ -160,14 +163,14 @@ class Model:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of its file, by their names there."""
-        means = {} if self.class_means is None else {"places": self.class_means}
+        found = {"anchors": self.anchors, "places": self.class_means, "spread": self.spread}
         # Cloned, since safetensors refuses a weight that a custom backbone uses twice.
         weights = {name: tensor.clone() for name, tensor in self.state_dict().items()}
-        return {**weights, "anchors": self.anchors, **means}
+        return weights | {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of all weights, anchors and class means."""
+        """A checksum of all weights, anchors, class means and the spread."""
         return tensors_digest(self.tensors())
 
     def predict(self, images: Any, *, reject: float | None = None) -> list[Any]:
@@ -218,8 +221,8 @@ class Model:
         means = self.head.anchors_are_means  # other heads fit the examples of all classes together
         sizes = [float(n) for n in counts.tolist()]
         offsets = self._offsets(sizes) if means else None
-        distance_means = self._distance_means(list(examples.values()), sizes)
-        return Classifier(self, tuple(examples), representatives, offsets, distance_means)
+        distances = self._distance_means(list(examples.values()), sizes)
+        return Classifier(self, tuple(examples), representatives, offsets, distances)
 
     def anchor_classifier(self) -> Classifier:
         """A classifier among all known classes by their anchors as they were stored, not by class
@@ -267,10 +270,8 @@ class Model:
         # Not `fit`, which is for episodes: there may be thousands of known classes.
         representatives = self.head.representatives_from(list(features.values()))
         sizes = [counts[name] for name in features]
-        distance_means = self._distance_means(list(features.values()), sizes)
-        return Classifier(
-            self, tuple(features), representatives, self._offsets(sizes), distance_means
-        )
+        distances = self._distance_means(list(features.values()), sizes)
+        return Classifier(self, tuple(features), representatives, self._offsets(sizes), distances)
 
     def _distance_means(
         self, features: Sequence[Float[Tensor, "_ d"]], counts: Sequence[float]
@@ -279,9 +280,7 @@ class Model:
         if self.calibration is None:
             return None
         means = self.head.distance_features(torch.stack([each.mean(0) for each in features]))
-        return DistanceMeans(
-            means, mean_error(torch.tensor(counts, device=means.device), self.calibration.variance)
-        )
+        return DistanceMeans(means, torch.tensor(counts, device=means.device))
 
     def _open_support(self, support: Any) -> ImageTable:
         """The examples. Every class must have one: otherwise its images would get a wrong class."""

@@ -5,6 +5,7 @@ code.
     head.*                  parameters of the head, if it has any
     anchors       C × r     one row for each class ever learned, in the order of `classes`
     places        C × d     current class means, if they are not the anchors
+    spread        q × r     directions in which images differ from their class means
     metadata["kedge"]       JSON: sha256 of the file, version, format, config, classes, lineage,
                             calibration, private
 
@@ -33,6 +34,7 @@ from kedge.models.calibration import Calibration
 from kedge.models.embedding import CUSTOM, Embedding, ModelConfig
 from kedge.models.heads import Head, build_head
 from kedge.models.outcome import RoundOutcome
+from kedge.models.spread import MOST_DIRECTIONS
 from kedge.utils.atomic_io import load_tensors, tensors_digest
 from kedge.utils.config_io import from_dict, to_dict
 from kedge.utils.ranges import Percent, Round, Total
@@ -89,6 +91,7 @@ class ModelContents:
     class_means: Tensor | None
     calibration: Calibration | None
     privacy: Privacy | None
+    spread: Tensor | None
     weights: dict[str, Tensor]  # of embedding and head
 
     @property
@@ -108,7 +111,8 @@ def load(path: Path, backbone: nn.Module | None) -> tuple[Any, ...]:
     with _rebuilding(path):
         embedding, head = _build(contents, backbone)
     fields = (contents.classes, contents.anchors, contents.lineage, contents.class_means)
-    return contents.config, embedding, head, *fields, contents.calibration, contents.privacy
+    others = (contents.calibration, contents.privacy, contents.spread)
+    return contents.config, embedding, head, *fields, *others
 
 
 def describe(
@@ -175,7 +179,13 @@ def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
         valid = class_means.shape == (len(classes), config.n_features)
         valid = valid and class_means.dtype == torch.float32
         require(valid, "its places are not one row of float32 for each class")
-    _check_finite(anchors, *([] if class_means is None else [class_means]))
+    spread = tensors.pop("spread", None)
+    if spread is not None:
+        valid = (
+            spread.dtype == torch.float32 and spread.ndim == 2 and len(spread) <= MOST_DIRECTIONS
+        )
+        require(valid, f"its spread is not at most {MOST_DIRECTIONS} directions in float32")
+    _check_finite(*(given for given in (anchors, class_means, spread) if given is not None))
     n_rounds = len(about["lineage"])
     require(n_rounds <= MOST_ROUNDS, f"it has {n_rounds:,} rounds, more than {MOST_ROUNDS:,}")
     lineage = tuple(_lineage_entry(entry) for entry in about["lineage"])
@@ -184,9 +194,9 @@ def _parse(about: dict[str, Any], tensors: dict[str, Tensor]) -> ModelContents:
     given, private = about.get("calibration"), about.get("private")
     calibration = None if given is None else from_dict(Calibration, given)
     privacy = None if private is None else from_dict(Privacy, private)
-    return ModelContents(
-        config, tuple(classes), anchors, lineage, class_means, calibration, privacy, tensors
-    )
+    classes = tuple(classes)
+    remembered = (class_means, calibration, privacy, spread)
+    return ModelContents(config, classes, anchors, lineage, *remembered, tensors)
 
 
 def _build(contents: ModelContents, backbone: nn.Module | None) -> tuple[Embedding, Head]:
@@ -216,7 +226,11 @@ def _build(contents: ModelContents, backbone: nn.Module | None) -> tuple[Embeddi
         embedding = Embedding(config)
         network = _load_weights(embedding, head, tensors)
     if contents.classes:  # anchors that do not fit the head raise here rather than later
-        head.logits(torch.zeros(1, config.n_features), contents.anchors)
+        nothing = torch.zeros(1, config.n_features)
+        head.logits(nothing, contents.anchors)
+        if contents.spread is not None:
+            fits = contents.spread.shape[1] == head.distance_features(nothing).shape[1]
+            require(fits, "its spread is not of the features that distances are measured with")
     embedding.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.eval().requires_grad_(False)
     return embedding, head

@@ -17,6 +17,7 @@ from kedge.data.pools import Pool, RoundData
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import TrainValSplit
 from kedge.errors import KedgeError
+from kedge.evaluation.known_novelty import RoundSpread
 from kedge.evaluation.outcome import measure_round
 from kedge.methods.base import Memory
 from kedge.methods.registry import Method
@@ -96,13 +97,19 @@ def train_user_round(
     features = DeliveredFeatures.of(start, model, table)
     model = replace(model, class_means=compensated_means(start, model, table, features))
     model = replace(model, calibration=_with_counts(start, model, table))
+    spread = None
     if privacy is not None:  # before it is measured, so that the outcome includes the noise
-        model = with_noise(model, start, table.classes, privacy)
-    model = _measured(start, model, split, table, features, all_images).to("cpu")
+        model = replace(with_noise(model, start, table.classes, privacy), spread=None)
+    else:
+        spread = RoundSpread.of(start, model, features)
+        model = replace(model, spread=spread.spread())
+    model = _measured(start, model, split, table, features, all_images, spread).to("cpu")
     if privacy is not None:
         model = without_sources(model, start, privacy)
     means = None if model.class_means is None else distributed.broadcast(model.class_means)
-    return replace(model, anchors=distributed.broadcast(model.anchors), class_means=means)
+    spread_after = None if model.spread is None else distributed.broadcast(model.spread)
+    anchors = distributed.broadcast(model.anchors)
+    return replace(model, anchors=anchors, class_means=means, spread=spread_after)
 
 
 def _measured(
@@ -112,6 +119,7 @@ def _measured(
     table: ImageTable,
     features: DeliveredFeatures,
     all_images: bool,
+    spread: RoundSpread | None,
 ) -> Model:
     """The model with what its round did in its lineage, and with how novel known images are.
     `all_images` says whether anchors are of all delivered images, those held back too."""
@@ -120,10 +128,12 @@ def _measured(
     trained = model.lineage[-1].best_epoch > 0 and not all_images
     in_anchors = set(table.classes) - set(split.train.classes if trained else ())
     held_back, few_shot = split.held_back, split.few_shot
-    measured = measure_round(start, model, table, features, held_back, few_shot, in_anchors)
+    measured = measure_round(start, model, table, features, held_back, few_shot, in_anchors, spread)
     outcome, scores = distributed.broadcast(measured)
     *earlier, entry = model.lineage
     calibration = model.calibration
+    if calibration is not None and (model.spread is None) != (start.spread is None):
+        calibration = replace(calibration, novelty=())  # they were measured in another space
     if calibration is not None and scores:
         calibration = calibration.with_novelty(scores)
     lineage = (*earlier, replace(entry, outcome=outcome))
