@@ -11,6 +11,7 @@ import gzip
 import io
 import lzma
 import pickle
+import random
 import struct
 import tarfile
 import zipfile
@@ -272,6 +273,18 @@ def tar_extended_headers(folder: Path) -> Path:
     headers = (tar_header(b"x", len(records), b"x") + records) * 600
     content = headers + tar_header(b"ant/0.png", 0, b"0") + bytes(1024)
     (folder / "x.tar.gz").write_bytes(gzip.compress(content, 9, mtime=0))
+    return folder / "x.tar.gz"
+
+
+@generator
+def tar_of_records(folder: Path) -> Path:
+    """Extended headers of 15 times the bytes of the file, most of which are noise."""
+    folder.mkdir(parents=True)
+    noise, records = random.Random(0).randbytes(4 << 20), b"4 a=" * (1 << 14)
+    content = tar_header(b"ant/0.png", len(noise), b"0") + noise
+    content += (tar_header(b"x", len(records), b"x") + records) * (15 * len(noise) // len(records))
+    content += tar_header(b"bat/0.png", 0, b"0") + bytes(1024)
+    (folder / "x.tar.gz").write_bytes(gzip.compress(content, 1, mtime=0))
     return folder / "x.tar.gz"
 
 

@@ -282,6 +282,12 @@ def test_many_members(tmp_path: Path) -> None:
     assert len(open_tree(tmp_path / "x.tar").names) == 5000
 
 
+def test_many_records_of_extended_headers(tmp_path: Path) -> None:
+    """They take far more time and memory than other parts of an archive."""
+    with pytest.raises(KedgeError, match="most of it are names"):
+        read_index(GENERATORS["tar_of_records"](tmp_path / "data"))
+
+
 def test_packing_many_classes(tmp_path: Path) -> None:
     """A set of all classes was built for each class."""
     content = b"".join(tar_header(b"%05d/0.png" % i, 0, b"0") for i in range(5000))
