@@ -18,6 +18,7 @@ from pathlib import Path
 
 # Modules of the standard library that parse files for kedge.
 STANDARD = ("zipfile", "gzip", "_compression", "tomllib", "csv", "bz2", "lzma")
+INSTRUMENTED = ("kedge", "PIL", *STANDARD)
 SECONDS, N_BYTES = 2.0, 256 << 20  # lower than what a command may take: inputs are small
 HANG_SECONDS = 30
 FORGET_EVERY = 2000  # inputs
@@ -32,7 +33,7 @@ def main() -> None:
         sys.modules.pop(module, None)
     sys.path.insert(0, os.getcwd())
     scratch = Path(tempfile.mkdtemp(prefix="kedge-fuzz-", dir=_memory_folder()))
-    with atheris.instrument_imports(include=["kedge", *STANDARD]):
+    with atheris.instrument_imports(include=[*INSTRUMENTED]):
         from kedge.errors import KedgeError, KedgeWarning
 
         from .bounds import Bounds
@@ -51,6 +52,9 @@ def main() -> None:
         n += 1
         if n % FORGET_EVERY == 0:
             bounds.forget()
+        if target.inside is not None:
+            with suppress(Exception):
+                target.inside(scratch, data)
         if finding := bounds.check(lambda: target.run(scratch, data)):
             number = hashlib.sha256(f"{finding.kind} {finding.place}".encode()).hexdigest()[:10]
             path = folder / "findings" / f"{finding.kind}-{number}"
