@@ -188,8 +188,8 @@ def main() -> None:
             bounds.forget()
             one(name, partial(command, ["data", "inspect", str(path)]), b"")
     print(
-        f"{counts.total()} files in {time.monotonic() - began:.0f} s; at most {slowest[0]:.1f} s of "
-        f"processor time ({slowest[1]}) and {largest[0] >> 20} MiB ({largest[1]}); findings: "
+        f"{counts.total()} files in {time.monotonic() - began:.0f} s; at most {slowest[0]:.1f} s "
+        f"of processor time ({slowest[1]}) and {largest[0] >> 20} MiB ({largest[1]}); findings: "
         f"{dict(found) or 'none'}."
     )
     sys.exit(bool(found))
