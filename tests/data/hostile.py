@@ -489,6 +489,15 @@ def npz_bzip2(folder: Path) -> Path:
     return folder
 
 
+@generator
+def npz_interleaved(folder: Path) -> Path:
+    """5 MB whose values could be read one by one."""
+    folder.mkdir(parents=True)
+    np.savez(folder / "train_images.npz", images=np.zeros((2, 900, 900, 3), np.uint8, order="F"))
+    (folder / "train_labels.pkl").write_bytes(pickle.dumps({"labels": [0, 1]}))
+    return folder
+
+
 # ── lists ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -504,6 +513,13 @@ def csv_wide_header(folder: Path) -> Path:
     """Columns that no row has, for each of which every row could be searched."""
     columns = b"".join(b",%d" % i for i in range(35_000))
     return list_with(folder, "list.csv", b"path,label" + columns + b"\n" + b"x\n" * 50_000)
+
+
+@generator
+def csv_of_missing_folders(folder: Path) -> Path:
+    """Each line names a folder, which could be looked for in several places on the disk."""
+    rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
+    return list_with(folder, "list.csv", rows + b"".join(b"%x/b,c\n" % i for i in range(300_000)))
 
 
 @generator

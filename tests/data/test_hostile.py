@@ -42,6 +42,8 @@ SAID = {
     "zip_bzip2": "cannot be read",
     "zip_lzma": "cannot be read",
     "maze": "links in a circle",
+    "npz_interleaved": "",
+    "csv_of_missing_folders": "listed, but missing",
 }
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # A process that has loaded kedge and runs one command after the other, told by lines of JSON.
