@@ -429,6 +429,12 @@ def pickle_of_dicts(folder: Path) -> Path:
 
 
 @generator
+def pickle_of_frozen_sets(folder: Path) -> Path:
+    """Two bytes for each, which takes 216."""
+    return cache_with(folder, b"((" + b"(\x91" * 7_400_000 + b"11")
+
+
+@generator
 def pickle_of_tuples(folder: Path) -> Path:
     """Two bytes for each, and much more to look at it."""
     path = cache_with(folder, b"")
