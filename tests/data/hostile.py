@@ -11,6 +11,7 @@ import gzip
 import io
 import lzma
 import pickle
+import random
 import struct
 import tarfile
 import zipfile
@@ -276,6 +277,18 @@ def tar_extended_headers(folder: Path) -> Path:
 
 
 @generator
+def tar_of_records(folder: Path) -> Path:
+    """Extended headers of 15 times the bytes of the file, most of which are noise."""
+    folder.mkdir(parents=True)
+    noise, records = random.Random(0).randbytes(4 << 20), b"4 a=" * (1 << 14)
+    content = tar_header(b"ant/0.png", len(noise), b"0") + noise
+    content += (tar_header(b"x", len(records), b"x") + records) * (15 * len(noise) // len(records))
+    content += tar_header(b"bat/0.png", 0, b"0") + bytes(1024)
+    (folder / "x.tar.gz").write_bytes(gzip.compress(content, 1, mtime=0))
+    return folder / "x.tar.gz"
+
+
+@generator
 def tar_of_headers(folder: Path) -> Path:
     """As many empty members as a compressed archive holds."""
     folder.mkdir(parents=True)
@@ -416,6 +429,12 @@ def pickle_of_dicts(folder: Path) -> Path:
 
 
 @generator
+def pickle_of_frozen_sets(folder: Path) -> Path:
+    """Two bytes for each, which takes 216."""
+    return cache_with(folder, b"((" + b"(\x91" * 7_400_000 + b"11")
+
+
+@generator
 def pickle_of_tuples(folder: Path) -> Path:
     """Two bytes for each, and much more to look at it."""
     path = cache_with(folder, b"")
@@ -476,6 +495,15 @@ def npz_bzip2(folder: Path) -> Path:
     return folder
 
 
+@generator
+def npz_interleaved(folder: Path) -> Path:
+    """5 MB whose values could be read one by one."""
+    folder.mkdir(parents=True)
+    np.savez(folder / "train_images.npz", images=np.zeros((2, 900, 900, 3), np.uint8, order="F"))
+    (folder / "train_labels.pkl").write_bytes(pickle.dumps({"labels": [0, 1]}))
+    return folder
+
+
 # ── lists ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -491,6 +519,13 @@ def csv_wide_header(folder: Path) -> Path:
     """Columns that no row has, for each of which every row could be searched."""
     columns = b"".join(b",%d" % i for i in range(35_000))
     return list_with(folder, "list.csv", b"path,label" + columns + b"\n" + b"x\n" * 50_000)
+
+
+@generator
+def csv_of_missing_folders(folder: Path) -> Path:
+    """Each line names a folder, which could be looked for in several places on the disk."""
+    rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
+    return list_with(folder, "list.csv", rows + b"".join(b"%x/b,c\n" % i for i in range(300_000)))
 
 
 @generator

@@ -317,6 +317,26 @@ def test_tiered_npz_comes_out_in_rgb(tmp_path: Path, how: str, key: str) -> None
     assert found.images.name(7).endswith("test_images.npz, image 2")
 
 
+@pytest.mark.parametrize(("n", "side", "most_reads"), [(1, 200, 30), (5000, 2, 12)])
+def test_interleaved_images_are_read_by_the_page(
+    tmp_path: Path, n: int, side: int, most_reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One image of a few megabytes took as many reads as it has values."""
+    images = noise(n, side)
+    save_npz(tmp_path / "x.npz", images, "Fortran")
+    source, n_reads, real = npz_images(tmp_path / "x.npz", "images"), 0, os.preadv
+
+    def count(*args: Any) -> int:
+        nonlocal n_reads
+        n_reads += 1
+        return real(*args)
+
+    monkeypatch.setattr(os, "preadv", count)
+    wanted = range(n)[-3:]
+    same(np.array(list(source.fetch(wanted))), images[-3:])
+    assert n_reads <= most_reads
+
+
 @pytest.mark.parametrize("kind", ["npz", "Fortran npz", "pickle", "transposed pickle", "PNGs"])
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path, kind: str) -> None:
     """A mapping would end the process."""

@@ -113,6 +113,15 @@ def test_a_fault_costs_one_image(monkeypatch: pytest.MonkeyPatch, fault: str, re
     np.testing.assert_array_equal(last.pixels, good[1].pixels)
 
 
+def test_attempts_that_fail_do_not_make_up_for_slow_images() -> None:
+    """An image that needs much memory is tried twice; the first attempt is short."""
+    charged: list[tuple[int, float]] = []
+    damaged = png(0)[:-40]
+    decode_each([damaged, png(1)], SPEC, lambda i, overtime: charged.append((i, overtime)))
+    assert [i for i, _ in charged] == [0, 1, 0]
+    assert all((overtime >= 0) == (i == 0) for i, overtime in charged)
+
+
 def test_damaged_images_are_left_out(tmp_path: Path) -> None:
     decoded = decode_each([*damaged_among_good(), tmp_path / "gone.png"], SPEC)
     reasons = ["", DAMAGED, "", failed_download(b""), "", "", "no such file"]

@@ -42,6 +42,8 @@ SAID = {
     "zip_bzip2": "cannot be read",
     "zip_lzma": "cannot be read",
     "maze": "links in a circle",
+    "npz_interleaved": "",
+    "csv_of_missing_folders": "listed, but missing",
 }
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # A process that has loaded kedge and runs one command after the other, told by lines of JSON.
@@ -280,6 +282,12 @@ def test_many_members(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     assert seconds_of(lambda: read_index(tmp_path / "x.tar")) < SECONDS
     assert len(open_tree(tmp_path / "x.tar").names) == 5000
+
+
+def test_many_records_of_extended_headers(tmp_path: Path) -> None:
+    """They take far more time and memory than other parts of an archive."""
+    with pytest.raises(KedgeError, match="most of it are names"):
+        read_index(GENERATORS["tar_of_records"](tmp_path / "data"))
 
 
 def test_packing_many_classes(tmp_path: Path) -> None:

@@ -41,9 +41,13 @@ for _ in range(200):
     DEEP = [DEEP]
 VALUES: tuple[Any, ...] = (
     *(None, True, 0, -5, 17, 10**6, 2**31, 2**63, 10**400, 0.5, 1e308, float("nan")),
-    *("", "x" * 200, "\x1b[2J\n\0", "\ud800", "ecm inner_steps=1000000000", "resnet12"),
+    *("", "x" * 200, "\n" * 5000, "\x1b[2J\n\0", "\ud800"),
+    *("ecm inner_steps=1000000000", "resnet12"),
     *([], {}, [None], ["a", "a"], {"a": 1}, list(range(1000)), DEEP),
 )
+
+
+KEYS = ("more", "", "\n" * 5000, "\ud800", "1")  # of what is added
 
 
 def forged_json(rng: random.Random, value: Any) -> Any:
@@ -60,5 +64,5 @@ def forged_json(rng: random.Random, value: Any) -> Any:
     elif kind == "add" and isinstance(inner, list):
         inner.append(rng.choice(VALUES))
     else:
-        inner[key if kind == "set" else "more"] = rng.choice(VALUES)
+        inner[key if kind == "set" else rng.choice(KEYS)] = rng.choice(VALUES)
     return value

@@ -67,11 +67,15 @@ class Bounds:
         took = self.processor_seconds() - began
         if finding is None and took > self.seconds:
             finding = Finding("time", "in a library or a child", f"{took:.1f} s")
-        grown = self.peak_memory() - self._memory
+        grown = self.grown()
         if grown > self.n_bytes:
             self.forget()
             finding = finding or Finding("memory", f"{grown >> 26 << 6} MiB", f"{grown:,} bytes")
         return finding
+
+    def grown(self) -> int:
+        """Bytes: the most memory since `forget`, beyond what there was then."""
+        return self.peak_memory() - self._memory
 
     def processor_seconds(self) -> float:
         seconds = time.process_time()

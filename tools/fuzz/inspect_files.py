@@ -2,11 +2,12 @@
 
     python -m tools.fuzz.inspect_files --files 10000
 
-Each file of a data set goes through `kedge data inspect`; models and records are read as by the
-targets of tools/fuzz. It must be refused in one sentence or described, within 5 s of processor
-time and 1 GiB of memory, all processes together. An audit hook watches for what no such command
-has any reason to do: run or import code, write a file, or use the network. What honest files of
-each kind cause is learned before.
+A file is a changed seed of a target of tools/fuzz, or a changed input that the fuzzer has kept. One
+of a data set goes through `kedge data inspect`; models and records are read as by the targets. It
+must be refused in one sentence or described, within 5 s of processor time and 1 GiB of memory, all
+processes together. An audit hook watches for what no such command has any reason to do: run or
+import code, write a file, or use the network. What honest files of each kind cause is learned
+before.
 """
 
 from __future__ import annotations
@@ -135,19 +136,20 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/fuzz/inspect"))
+    parser.add_argument("--corpora", type=Path, default=Path("build/fuzz"), help="of tools.fuzz")
     options = parser.parse_args()
     rng, audit, began = random.Random(options.seed), Audit(), time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
     bounds, found, counts = Bounds(SECONDS, N_BYTES, children=True), Counter[str](), Counter[str]()
-    most_seconds = most_bytes = 0.0
+    slowest, largest = (0.0, ""), (0, "")
 
     def one(name: str, work: Callable[[], object], content: bytes) -> None:
-        nonlocal most_seconds, most_bytes
-        seconds, memory = bounds.processor_seconds(), bounds.peak_memory()
+        nonlocal slowest, largest
+        seconds = bounds.processor_seconds()
         finding = watch(audit, bounds, work)
-        most_seconds = max(most_seconds, bounds.processor_seconds() - seconds)
-        most_bytes = max(most_bytes, bounds.peak_memory() - memory)
         counts[name] += 1
+        slowest = max(slowest, (bounds.processor_seconds() - seconds, name))
+        largest = max(largest, (bounds.grown(), name))
         if finding is not None:
             found[f"{name} {finding.kind}"] += 1
             path = options.out / f"{name}-{counts.total()}"
@@ -159,8 +161,12 @@ def main() -> None:
         root = Path(name)
         targets = {name: load_target(name) for name in options.parsers}
         pools = {name: list(target.seeds()) for name, target in targets.items()}
-        for name, seeds in pools.items():  # twice: what is imported lazily is known then
-            for data in seeds * 2:
+        honest = {name: seeds * 2 for name, seeds in pools.items()}
+        for name in pools:
+            kept = sorted((options.corpora / name / "corpus").glob("*"))
+            pools[name] += [path.read_bytes() for path in kept]
+        for name, seeds in honest.items():  # twice: what is imported lazily is known then
+            for data in seeds:
                 watch(audit, bounds, work_of(targets[name], root / name, data))
         audit.learning = False
         bounds.forget()
@@ -182,8 +188,9 @@ def main() -> None:
             bounds.forget()
             one(name, partial(command, ["data", "inspect", str(path)]), b"")
     print(
-        f"{counts.total()} files in {time.monotonic() - began:.0f} s; at most {most_seconds:.1f} s "
-        f"of processor time and {most_bytes / 2**20:.0f} MiB; findings: {dict(found) or 'none'}."
+        f"{counts.total()} files in {time.monotonic() - began:.0f} s; at most {slowest[0]:.1f} s "
+        f"of processor time ({slowest[1]}) and {largest[0] >> 20} MiB ({largest[1]}); findings: "
+        f"{dict(found) or 'none'}."
     )
     sys.exit(bool(found))
 

@@ -33,6 +33,9 @@ class Target:
     children: bool = False  # whether it is read in a child process
     # Writes an input into the folder; what a user would give to `kedge data inspect`.
     place: Callable[[Path, bytes], Path] | None = None
+    # What the child process does with an input, in this one: whatever it raises is no finding, but
+    # its coverage guides and is reported.
+    inside: Callable[[Path, bytes], object] | None = None
 
 
 def load_target(name: str) -> Target:
@@ -48,6 +51,7 @@ def read_data(path: Path) -> None:
         index.short_name(number)
         if isinstance(image, np.ndarray):
             decode_each([image], ImageSpec(16, 3))
+    list(index.images.fetch([*numbers[-1:], *numbers[:1]]))  # once more, and back
 
 
 def data_target(
@@ -56,13 +60,14 @@ def data_target(
     mutate: Callable[[random.Random, bytes], bytes],
     tokens: Sequence[bytes] = (),
     children: bool = False,
+    inside: Callable[[Path, bytes], object] | None = None,
 ) -> Target:
     """A target whose inputs are data sets, or a file of one."""
 
     def run(folder: Path, data: bytes) -> None:
         read_data(place(folder, data))
 
-    return Target(run, seeds, mutate, tokens, children=children, place=place)
+    return Target(run, seeds, mutate, tokens, children=children, place=place, inside=inside)
 
 
 def put(path: Path, content: bytes) -> Path:

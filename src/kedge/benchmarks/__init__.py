@@ -10,6 +10,7 @@ from kedge.benchmarks.folder import FOLDER
 from kedge.benchmarks.omniglot import OMNIGLOT
 from kedge.benchmarks.photographs import PHOTOGRAPHS
 from kedge.errors import require
+from kedge.utils.text import display_name
 
 __all__ = ["PROTOCOLS", "Protocol", "get_protocol"]
 
@@ -19,5 +20,8 @@ PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
 
 def get_protocol(name: str) -> Protocol:
     known = ", ".join(PROTOCOLS)
-    require(name in PROTOCOLS, f"There is no protocol '{name}'; the known ones are {known}.")
+    require(
+        name in PROTOCOLS,
+        f"There is no protocol '{display_name(name)}'; the known ones are {known}.",
+    )
     return PROTOCOLS[name]

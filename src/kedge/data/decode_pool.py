@@ -77,9 +77,9 @@ def decode_each(
     """Decode images; the worker's death, an exceeded limit or damage costs one of them.
 
     `charge` is called with the position of each image that a worker was given, and with its
-    processor time beyond what images of so many bytes take; infinity, if it ended its worker. It
-    may raise. Raises KedgeError if a file cannot be read for a reason that may not last, or if no
-    worker can be started.
+    processor time beyond what images of so many bytes take (all of it, if it was not decoded);
+    infinity, if it ended its worker. It may raise. Raises KedgeError if a file cannot be read for a
+    reason that may not last, or if no worker can be started.
     """
     return _decode_each(images, spec, charge)
 
@@ -227,7 +227,9 @@ class DecodeWorker(LimitedProcess):
                 seconds = WALL_SECONDS + 10 * seconds_for(len(content))
                 results.append(self._receive(spec, min(seconds, most_seconds)))
                 usual = USUAL_SECONDS + len(content) / USUAL_BYTES_PER_SECOND
-                charge(len(results) - 1, results[-1].seconds - usual)
+                # One that fails, before it is tried again, must not make up for others.
+                done = spec is None or results[-1].pixels is not None
+                charge(len(results) - 1, results[-1].seconds - done * usual)
         except ChildStopped as stopped:
             self.close()
             return stopped.reason

@@ -128,9 +128,9 @@ def gap_closed(record: Record, method: str, round: int, pool: str) -> Score | No
         return None
     ours, low, high = (_means(record, m, round, pool) for m in (method, LOWER, UPPER))
     seeds = sorted(ours.keys() & low.keys() & high.keys())
-    if not seeds:
+    whole = statistics.fmean(high[s] - low[s] for s in seeds) if seeds else 0
+    if whole <= 0:  # of the seeds of this method, or beside a difference that says otherwise
         return None
-    whole = statistics.fmean(high[s] - low[s] for s in seeds)
     share = statistics.fmean(ours[s] - low[s] for s in seeds) / whole
     if len(seeds) < ENOUGH_SEEDS:
         return Score(share, math.inf, len(seeds))
@@ -143,9 +143,8 @@ def relative_drift(record: Record, method: str, round: int) -> Score | None:
     mean distance between anchors recomputed now. It needs the old images, so no method sees it.
     """
     runs = [run.measures for run in record.select(method, round)]
-    return _averaged(
-        [m["anchor_drift"] / m["anchor_spread"] for m in runs if m.get("anchor_spread", 0) > 0]
-    )
+    both = [m for m in runs if "anchor_drift" in m and m.get("anchor_spread", 0) > 0]
+    return _averaged([m["anchor_drift"] / m["anchor_spread"] for m in both])
 
 
 def measure(record: Record, method: str, round: int, name: str) -> Score | None:

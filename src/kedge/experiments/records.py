@@ -144,7 +144,8 @@ class Record:
 
     def score(self, method: str, round: int, pool: str) -> Score:
         """Mean over seeds; its interval is over all episodes of all seeds."""
-        return average(run.scores[pool] for run in self.select(method, round))
+        runs = self.select(method, round)
+        return average(run.scores[pool] for run in runs if pool in run.scores)
 
     def difference(self, a: str, b: str, round: int, pool: str) -> Score:
         """a − b in points, paired by episode, over all seeds."""
@@ -159,9 +160,9 @@ class Record:
         def now(method: str) -> str:
             return EARLIER_METHODS.get(method, method)
 
-        config = self.config
+        config = dict(self.config)
         if isinstance(methods := config.get("methods"), list):
-            config = {**config, "methods": [*map(now, methods)]}
+            config["methods"] = [now(x) if isinstance(x, str) else x for x in methods]
         runs = tuple(replace(run, method=now(run.method)) for run in self.runs)
         pairs = tuple(replace(pair, a=now(pair.a), b=now(pair.b)) for pair in self.pairs)
         return replace(self, config=config, runs=runs, pairs=pairs)

@@ -31,6 +31,7 @@ from kedge.methods.ewc import ElasticWeightConsolidation
 from kedge.methods.ida import IndirectDiscriminantAlignment
 from kedge.utils.config_io import option_name
 from kedge.utils.spec import Spec, check_options, field_names, parse_spec
+from kedge.utils.text import display_name
 
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "DFA": DirectFeatureAlignment,
@@ -99,7 +100,7 @@ def parse_method(text: str) -> Method:
     spec = replace(spec, name=spec.name.upper())
     if spec.name not in method_names():
         known = ", ".join(method_names())
-        raise KedgeError(f"There is no method '{text}'; choose one of {known}.")
+        raise KedgeError(f"There is no method '{display_name(text)}'; choose one of {known}.")
     preset = parse_spec(PRESETS.get(spec.name, spec.name), "Method")
     known_options = _known_options(preset.name)
     check_options(spec, known_options, "Method")

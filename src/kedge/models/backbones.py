@@ -22,6 +22,7 @@ from kedge.config import BackboneConfig
 from kedge.errors import require
 from kedge.models.efficientnet import EfficientNetLite0
 from kedge.models.timm_backbone import TIMM, TimmBackbone
+from kedge.utils.text import display_name
 
 
 class Conv4(nn.Module):
@@ -161,6 +162,9 @@ def build_backbone(config: BackboneConfig, in_channels: int, image_size: int) ->
     if name.startswith(TIMM):
         network: nn.Module = TimmBackbone(name.removeprefix(TIMM), in_channels, image_size)
     else:
-        require(name in BACKBONES, f"There is no backbone '{name}'; choose one of {known}.")
+        require(
+            name in BACKBONES,
+            f"There is no backbone '{display_name(name)}'; choose one of {known}.",
+        )
         network = BACKBONES[name](in_channels, config.width)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

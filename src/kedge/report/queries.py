@@ -169,7 +169,7 @@ class Measurement:
 
     def _by_seed(self) -> dict[int, float]:
         runs = self.record.select(self.method, self.round)
-        return {run.seed: run.scores[self.pool.name].mean for run in runs}
+        return {r.seed: r.scores[self.pool.name].mean for r in runs if self.pool.name in r.scores}
 
     def minus(self, other: Measurement) -> Score | None:
         """Paired within one round of a record, or by seed between records with the same seeds.

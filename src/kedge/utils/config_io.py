@@ -120,7 +120,9 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
             raise _unfit(name, hint, value)
         return tuple(_convert(name, each, item) for each, item in zip(hints, value, strict=True))
     if origin is dict and isinstance(value, dict):
-        return {key: _convert(f"{name} of {key!a}", inner[1], each) for key, each in value.items()}
+        return {
+            key: _convert(f"{name} of {key!a:.100}", inner[1], each) for key, each in value.items()
+        }
     kind, limits = number_type(hint)
     if limits is not None:
         is_number = isinstance(value, int | kind) and not isinstance(value, bool)

@@ -13,9 +13,10 @@ def pluralize(n: int, singular: str, plural: str = "") -> str:
     return f"{n} {singular if n == 1 else plural or f'{singular}s'}"
 
 
-def list_some(names: Sequence[str], most: int) -> str:
-    """'ant, bat, cat, …': the first names."""
-    return ", ".join([*map(display_name, names[:most]), *(["…"] if names[most:] else [])])
+def list_some(names: Sequence[str], most: int, longest: int = 120) -> str:
+    """'ant, bat, cat, …': the first names, each of so many characters at most."""
+    shown = [display_name(name, longest) for name in names[:most]]
+    return ", ".join([*shown, *(["…"] if names[most:] else [])])
 
 
 def format_bytes(n_bytes: float) -> str:
@@ -64,10 +65,11 @@ def _csv_cell(text: str) -> str:
     return '"{}"'.format(text.replace('"', '""')) if set(text) & set(',;"') else text
 
 
-def display_name(name: str) -> str:
-    """A name for a message: long ones are shortened, odd ones are quoted."""
-    name = name if len(name) <= 200 else f"{name[:90]}…{name[-90:]}"
-    return name if name.isprintable() and name == name.strip() else repr(name)
+def display_name(name: str, most: int = 200) -> str:
+    """A name for a message: odd ones are quoted, long ones are shortened to so many characters."""
+    text = name if name.isprintable() and name == name.strip() else repr(name)
+    half = most // 2 - 1
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def skipped_remark(names: Sequence[str], noun: str, reason: str) -> tuple[str, ...]:

@@ -550,8 +550,10 @@ def test_only_so_many_small_things(
 ) -> None:
     """Each is a byte in the file and a hundred in memory."""
     assert "copied many times" in refusal(b"\x8f" * 20_000 + b".")
+    assert "copied many times" in refusal(b"(\x91" * 20_000 + b".")
     monkeypatch.setattr(pickle_objects, "MAX_CONTAINERS", 1000)
     assert "more than 1000 lists" in refusal(b"]" * 500 + b"}" * 501 + b".")
+    assert "more than 1000 lists" in refusal(b"(l" * 500 + b"(d" * 501 + b".")
     assert "more than 1000 lists" in refusal(b"](" + b"N\x85" * 1000 + b"e.")
     monkeypatch.setattr(unpickle, "MAX_OPCODES", 1000)
     assert "more than 1000 small things" in refusal(b"N" * 2000 + b".")

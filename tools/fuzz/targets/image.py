@@ -17,11 +17,14 @@ from tests.data.hostile import jpeg_scan, jpeg_segment, jpeg_start, png, png_fil
 
 from kedge.data.decode import ImageSpec
 from kedge.data.decode_pool import decode_each, read_headers
+from kedge.data.image_codec import Target as Square
+from kedge.data.image_codec import decode, open_image
 
 from ..mutate import NUMBERS, change_bytes, change_list
 from ..target import Target, put
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
+MOST_PIXELS = 1 << 16  # that are decoded without limits
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 4), np.uint8)
 
 
@@ -34,6 +37,13 @@ def place(folder: Path, data: bytes) -> Path:
 def run(folder: Path, data: bytes) -> None:
     read_headers([data])
     decode_each([data], ImageSpec(16, 3))
+
+
+def inside(folder: Path, data: bytes) -> None:
+    """What a decoder does, unless there are many pixels."""
+    with open_image(data) as image:
+        if image.width * image.height <= MOST_PIXELS:
+            decode(image, Square(16, 3, "crop", Image.Resampling.BILINEAR))
 
 
 def seeds() -> list[bytes]:
@@ -98,4 +108,4 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 
 TOKENS = [b"\xff\xda", b"\xff\xc2", b"\xff\xc4", b"IHDR", b"IDAT", b"iCCP", b"Exif\0\0", b"eXIf"]
-TARGET = Target(run, seeds, mutate, TOKENS, children=True, place=place)
+TARGET = Target(run, seeds, mutate, TOKENS, children=True, place=place, inside=inside)

@@ -49,6 +49,10 @@ def seeds() -> list[bytes]:
             file = io.BytesIO()
             save(file, images=images, more=np.arange(3))
             found.append(file.getvalue())
+    noise = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    file = io.BytesIO()
+    np.savez_compressed(file, images=noise)  # longer than what zipfile reads at once
+    found.append(file.getvalue())
     plain = npy(b"|u1", b"False", b"4L, 2L, 3L, 3L", IMAGES.tobytes(), 2)
     return [*found, zipped("images", plain, 0), zipped("images.npy", plain, 8)]
 

@@ -15,6 +15,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tests.data.hostile import png
 
+from kedge.data import parquet_worker
+
 from ..mutate import change_bytes
 from ..target import data_target, put
 
@@ -36,6 +38,18 @@ LABELS = (
 
 def place(folder: Path, data: bytes) -> Path:
     return put(folder / "x.parquet", data)
+
+
+def inside(folder: Path, data: bytes) -> None:
+    """What its reader's process does."""
+    path = str(place(folder, data))
+    parquet_worker.has_images({}, path)
+    shard, _ = parquet_worker.describe({}, path)
+    n_rows = shard["ends"][-1]
+    names = len(shard["names"])
+    parquet_worker.labels({}, path, shard["label"], shard["is_text"], names, n_rows)
+    rows = sorted({0, n_rows // 2, n_rows - 1})
+    parquet_worker.images({}, path, shard["image"], shard["ends"], shard["batch_size"], rows)
 
 
 def table(images: Any, labels: Any, **options: Any) -> bytes:
@@ -69,4 +83,5 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return pages + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
 
-TARGET = data_target(place, seeds, mutate, [b"PAR1", b"huggingface", b"names"], children=True)
+TOKENS = [b"PAR1", b"huggingface", b"names"]
+TARGET = data_target(place, seeds, mutate, TOKENS, children=True, inside=inside)

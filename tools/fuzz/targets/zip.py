@@ -19,6 +19,7 @@ NAMES = (
     *("a//b/./c.png", "list.csv", "C:/x.png", "a" * 300 + "/x.png", "é/x.png", "\0/x.png", ""),
 )
 METHODS = (0, 8, 12, 14, 0, 8, 9, 93, 99)
+LONGEST = 0xFFFF  # bytes of a name, an extra field or a note
 LOCAL, ENTRY = struct.Struct("<4s5H3I2H"), struct.Struct("<4s6H3I5H2I")
 Member = list[bytes]  # of each: header, name, extra field, content; entry, name, extra, note
 
@@ -69,8 +70,10 @@ def members_of(data: bytes) -> list[Member]:
 def joined(members: list[Member], comment: bytes) -> bytes:
     """A .zip whose lengths and places are those of the members."""
     content, table = b"", b""
-    for local, name, extra, packed, entry, entry_name, entry_extra, note in members:
-        start = len(content)
+    for local, *texts, entry, entry_name, entry_extra, note in members:
+        start, (name, extra, packed) = len(content), texts
+        name, extra = name[:LONGEST], extra[:LONGEST]
+        entry_name, entry_extra, note = (x[:LONGEST] for x in (entry_name, entry_extra, note))
         content += local[: LOCAL.size - 4] + struct.pack("<2H", len(name), len(extra))
         content += name + extra + packed
         lengths = struct.pack("<3H", len(entry_name), len(entry_extra), len(note))
@@ -109,7 +112,14 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
         fixed = {0: LOCAL.size, 4: ENTRY.size}.get(at)
         if fixed is not None:
             changed = member[at][:4] + changed[4:fixed].ljust(fixed - 4, b"\0")
-        return [*member[:at], changed, *member[at + 1 :]]
+        whole = [*member[:at], changed, *member[at + 1 :]]
+        if at == 3 and rng.random() < 0.7:  # of the size that is said
+            size = struct.pack("<I", len(changed))
+            whole[4] = whole[4][:20] + size + whole[4][24:]
+            if whole[4][10:12] == b"\0\0":  # not compressed
+                check = struct.pack("<I", zlib.crc32(changed))
+                whole[4] = whole[4][:16] + check + size + size + whole[4][28:]
+        return whole
 
     return joined(change_list(rng, members, change, lambda: new_member(rng)), b"")
 

@@ -77,7 +77,9 @@ class Archive(FileTree):
             try:
                 name.encode()
             except UnicodeEncodeError:
-                raise KedgeError(f"{self.path}: the name {name!a} in it is not UTF-8.") from None
+                raise KedgeError(
+                    f"{self.path}: the name {name!a:.100} in it is not UTF-8."
+                ) from None
             if len(name) > LONGEST_PATH:
                 too_long.append(name)
                 continue

@@ -13,7 +13,8 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from kedge.data.files.csv_layout import (
 from kedge.data.files.file_tree import FileTree, FolderTree, is_hidden
 from kedge.errors import KedgeError
 from kedge.utils.regular_file import open_regular
-from kedge.utils.text import display_name
+from kedge.utils.text import list_some
 
 JSON_SUFFIXES = (".jsonl", ".ndjson")
 SUFFIXES = (".csv", ".tsv", ".psv", *JSON_SUFFIXES)
@@ -41,6 +42,7 @@ IMAGENET_NAME = re.compile(r"n\d{8}_(\d+)\.jpe?g", re.IGNORECASE)
 LONGEST_OBJECT = 1 << 20  # characters of a line of JSON, which may take 30 times as much memory
 # For each image of a list so many places are tried. Usual data sets have one to five.
 MOST_FOLDERS, MOST_PARENTS = 64, 16
+NO_FILES = frozenset[str]()
 # Parents of class folders that are tried for a list given alone, whose folder is not listed.
 CLASS_FOLDER_PARENTS = ("", "train/", "images/", "ILSVRC/Data/CLS-LOC/train/")
 
@@ -69,7 +71,7 @@ def read_rows(text: str, path: Path) -> Iterator[ListRow]:
             yield from waiting
             waiting.clear()
     if waiting:
-        names = ", ".join(map(display_name, [*columns][:8]))
+        names = list_some([*columns], 8)
         expected = "a column of images (such as path) and one of classes (such as label)"
         todo = "" if is_json else " Name them in the first line, separated by commas."
         raise KedgeError(f"{path}: expected {expected} but found {names}.{todo}")
@@ -125,6 +127,7 @@ class ImageLocator:
         roots = (os.path.abspath(tree.path), os.path.realpath(tree.path))
         self._roots = tuple(f"{root.rstrip('/')}/" for root in roots)
         self._files: dict[str, set[str]] = {}  # by folder
+        self._subfolders: dict[str, set[str]] = {}  # of those that were read for a list alone
         self._folders: dict[str, list[str]] = {}  # by their last component
         self._ranked: dict[str, list[str]] = {}  # files of ImageNet folders, by number
         if not self.list_given_alone:
@@ -181,14 +184,26 @@ class ImageLocator:
         folder, slash, file = name.rpartition("/")
         return file in self._files_in(folder + slash)
 
-    def _files_in(self, folder: str) -> set[str]:
+    def _files_in(self, folder: str) -> Set[str]:
         if self.list_given_alone and folder not in self._files:
-            try:
-                with os.scandir(os.path.join(self._root, folder)) as entries:
-                    self._files[folder] = {e.name for e in entries if e.is_file()}
-            except (OSError, ValueError):  # missing, or not a valid folder name
-                self._files[folder] = set()
-        return self._files.get(folder, set())
+            self._read_down_to(folder)
+        return self._files.get(folder, NO_FILES)
+
+    def _read_down_to(self, folder: str) -> None:
+        """Read a folder and those above it. A list may name any number that do not exist, which
+        take neither an access to the disk nor memory then."""
+        above, at = "", ""
+        for name in ["", *folder.split("/")[:-1]]:
+            if name:
+                if name not in self._subfolders[above]:
+                    return
+                at = f"{above}{name}/"
+            if at not in self._subfolders:
+                files, subfolders = self._files[at], self._subfolders[at] = set[str](), set[str]()
+                with suppress(OSError), os.scandir(os.path.join(self._root, at)) as entries:
+                    for entry in entries:
+                        (files if entry.is_file() else subfolders).add(entry.name)
+            above = at
 
     def _folders_named(self, name: str) -> list[str]:
         if not name:

@@ -27,6 +27,7 @@ from kedge.data.packed_file import runs
 from kedge.errors import KedgeError, require
 
 LONGEST_NPY_HEADER = 1 << 16
+PAGE = 4096  # bytes
 RUN_BYTES = 4 << 20  # of images that are read at once
 # The header that NumPy writes is a Python literal; it is matched here, not evaluated.
 ARRAY_HEADER = re.compile(
@@ -115,8 +116,14 @@ class StoredImages(ImageSource):
         """Images in Fortran order: the same value of all images, then the next value of all."""
         n_images, height, width, n_channels = self.shape
         values = np.empty((math.prod(self.shape[1:]), n), np.uint8)
-        for k, value in enumerate(values):
-            self.file.fill(value.data, self.offset + k * n_images + first)
+        # Of few images, the values of all are read as well, since they lie between: a page of the
+        # disk takes as long as a byte.
+        block = np.empty((max(1, PAGE // n_images), n_images), np.uint8)
+        for k in range(0, len(values), len(block)):
+            part = values[k : k + len(block)]
+            span = block.reshape(-1)[: (len(part) - 1) * n_images + n]
+            self.file.fill(span.data, self.offset + k * n_images + first)
+            part[:] = block[: len(part), :n]
         return values.reshape(n_channels, width, height, n).transpose(3, 2, 1, 0)
 
 

@@ -21,7 +21,7 @@ from kedge.errors import KedgeError
 
 SPILL_CHUNK = 4 << 20  # bytes of text that are converted at once
 MAX_PICKLE_DEPTH = 100  # of nested containers; data sets have fewer than ten levels
-MAX_CONTAINERS = 3_000_000  # a byte of the file may make one of 90 bytes, and 150 to look at it
+MAX_CONTAINERS = 1_500_000  # a byte of the file may make one of 90 bytes, and 150 to look at it
 MAX_KEY_LENGTH = 1024
 # Numbers, unlike text, can be chosen so that their hashes collide, which takes quadratic time.
 # Few numbers of 64 bits share a hash; any number of tuples may.

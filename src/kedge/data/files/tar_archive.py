@@ -25,6 +25,7 @@ LONGEST_NAME = 1 << 16  # bytes that may be spent on one name
 LONGEST_NUMBER = 20  # digits
 LEAST_MEMBER = 16  # bytes of the file: a name and an image take more in any compression
 MOST_EXTENDED = 16  # bytes of names and extended headers for each byte of the file
+LEAST_RECORD = 4  # bytes of the file for each record of an extended header
 XZ_MEMORY = 128 << 20  # bytes; `xz -9` needs 65 MiB
 BLOCK = 512  # bytes, the unit of a .tar
 
@@ -32,7 +33,7 @@ BLOCK = 512  # bytes, the unit of a .tar
 class Tar(Archive):
     def _open(self) -> None:
         self._file, is_compressed = _open_decompressed(self.path)
-        self._extended_bytes = 0
+        self._extended_bytes = self._n_records = 0
         self._lock = threading.Lock()  # threads share the position in the file
         weakref.finalize(self, self._file.close)
         self._links: list[str] = []
@@ -65,7 +66,11 @@ class Tar(Archive):
                 if kind == b"L":
                     extended["path"] = _text(text)
                 elif kind in b"xX":
-                    extended |= _records(text)
+                    records = _records(text)
+                    self._n_records += len(records)
+                    if self._n_records * LEAST_RECORD > max(self._bytes, SMALL_FILE):
+                        raise ValueError("most of it are names")
+                    extended |= records
             else:
                 size = int(extended.get("size", size))
                 prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""
@@ -151,15 +156,15 @@ def _text(field: bytes) -> str:
     return field.split(b"\0")[0].decode(errors="surrogateescape")
 
 
-def _records(text: bytes) -> dict[str, str]:
-    """Lines of `length key=value`, where the length counts the whole line."""
-    records, at, end = {}, 0, len(text.rstrip(b"\0"))
+def _records(text: bytes) -> list[tuple[str, str]]:
+    """Keys and values of lines of `length key=value`, where the length counts the whole line."""
+    records, at, end = list[tuple[str, str]](), 0, len(text.rstrip(b"\0"))
     while at < end:
         blank = text.index(b" ", at, at + LONGEST_NUMBER)
         next_at = at + int(text[at:blank])
         key, equals, value = text[blank + 1 : next_at].partition(b"=")
         if not (blank < next_at <= len(text) and equals):
             raise ValueError("a name in it is damaged")
-        records[_text(key)] = value.removesuffix(b"\n").decode(errors="surrogateescape")
+        records.append((_text(key), value.removesuffix(b"\n").decode(errors="surrogateescape")))
         at = next_at
     return records

@@ -186,10 +186,12 @@ class _Machine:
             self.memo += [_MISSING] * (index + 1 - len(self.memo))
         self.memo[index] = self.stack[-1]
 
-    def push_empty(self, container: list[Any] | dict[Any, Any] | set[Any]) -> None:
+    def push_container(
+        self, container: list[Any] | dict[Any, Any] | set[Any] | frozenset[Any]
+    ) -> None:
         self.objects.count_containers(1)
-        if type(container) is set:
-            self.objects.spend_copy(20)  # an empty set is large, and its opcode is one byte
+        if type(container) in (set, frozenset):
+            self.objects.spend_copy(20)  # an empty one is large, and its opcodes are a byte or two
         self.stack.append(container)
 
     def extend(self, items: list[Any]) -> None:
@@ -203,7 +205,7 @@ class _Machine:
 
     def update(self, items: list[Any], new: bool = False) -> None:
         if new:
-            self.stack.append({})
+            self.push_container({})
         check(type(self.stack[-1]) is dict)
         self.stack[-1].update(zip(map(self.objects.key, items[::2]), items[1::2], strict=True))
 
@@ -250,16 +252,16 @@ _OPCODES: dict[bytes, Callable[[_Machine], object]] = {
     b"\x96": lambda m: m.push_bytes(m.number(8)),
     # Containers
     b")": lambda m: m.stack.append(()),
-    b"]": lambda m: m.push_empty([]),
-    b"}": lambda m: m.push_empty({}),
-    b"\x8f": lambda m: m.push_empty(set()),
+    b"]": lambda m: m.push_container([]),
+    b"}": lambda m: m.push_container({}),
+    b"\x8f": lambda m: m.push_container(set()),
     b"t": lambda m: m.push(tuple(m.pop_mark())),
     b"\x85": lambda m: m.stack.append((m.stack.pop(),)),
     b"\x86": lambda m: m.stack.append((m.stack.pop(-2), m.stack.pop())),
     b"\x87": lambda m: m.stack.append((m.stack.pop(-3), m.stack.pop(-2), m.stack.pop())),
-    b"l": lambda m: m.push(m.pop_mark()),
+    b"l": lambda m: m.push_container(m.pop_mark()),
     b"d": lambda m: m.update(m.pop_mark(), new=True),
-    b"\x91": lambda m: m.push(frozenset(map(m.objects.key, m.pop_mark()))),
+    b"\x91": lambda m: m.push_container(frozenset(map(m.objects.key, m.pop_mark()))),
     b"a": lambda m: m.extend([m.stack.pop()]),
     b"e": lambda m: m.extend(m.pop_mark()),
     b"\x90": lambda m: m.extend(m.pop_mark()),

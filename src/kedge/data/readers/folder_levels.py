@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kedge.data.delivery import ClassFolders
 from kedge.data.index import PART_NAMES
 from kedge.errors import KedgeError
-from kedge.utils.text import display_name, pluralize
+from kedge.utils.text import display_name, list_some, pluralize
 
 WNID = re.compile(r"n\d{8}")
 SHOWN = 5  # class names of each reading in a question
@@ -125,5 +125,4 @@ def _count(names: Iterable[str]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = sorted(set(names))
-    return ", ".join([*map(display_name, shown[:SHOWN]), *["…"] * (len(shown) > SHOWN)])
+    return list_some(sorted(set(names)), SHOWN, longest=60)

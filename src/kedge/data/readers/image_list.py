@@ -135,7 +135,7 @@ def _read_lists(
             try:
                 row.class_name.encode()
             except UnicodeEncodeError:
-                what = f"line {row.line} has an invalid class name, {row.class_name!a}"
+                what = f"line {row.line} has an invalid class name, {row.class_name!a:.100}"
                 raise KedgeError(f"{path}: {what}.") from None
             image = locator.find(row, name, _folder_of_part(row, name))
             label = (row.class_name, _part_of_list(name) or row.part)

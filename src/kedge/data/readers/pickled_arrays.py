@@ -23,6 +23,7 @@ from kedge.data.readers.base import Reader
 from kedge.data.remarks import lost
 from kedge.errors import KedgeError
 from kedge.utils.regular_file import open_regular
+from kedge.utils.text import display_name
 
 CACHE_FILES = {  # the part of each
     f"mini-imagenet-cache-{part}.pkl": PART_NAMES[part]
@@ -91,7 +92,7 @@ def _class_of_each(images_of: Any, path: Path, part: str, n: int) -> tuple[list[
             name = f"{part} class {key:04}"  # each file counts from 0: a number is ambiguous
         if not name:
             raise KedgeError(f"{path}: 'class_dict' has an invalid class name, {key!a:.80}.")
-        what = f"the images of {name!r} in 'class_dict'"
+        what = f"the images of {display_name(name)} in 'class_dict'"
         images = pickle_fields.non_negative_ints(positions, path, what)
         if images.max(initial=-1) >= n or {*names[images]} - {NO_CLASS, name}:
             raise KedgeError(f"{path}: {what} are not among the {n} images, or have two classes.")

@@ -22,6 +22,7 @@ from kedge.models.heads.prototype import PrototypeHead
 from kedge.models.heads.ridge import RidgeHead
 from kedge.models.heads.unit import UnitHead
 from kedge.utils.spec import check_options, keyword_defaults, parse_spec
+from kedge.utils.text import display_name
 
 __all__ = ["HEADS", "ECMHead", "Head", "PrototypeHead", "RidgeHead", "UnitHead", "build_head"]
 
@@ -36,7 +37,9 @@ HEADS: dict[str, type[Head]] = {
 def head_kind(config: HeadConfig) -> type[Head]:
     name = parse_spec(config.head, "Head").name
     if name not in HEADS:
-        raise KedgeError(f"There is no head '{name}'; choose one of {', '.join(HEADS)}.")
+        raise KedgeError(
+            f"There is no head '{display_name(name)}'; choose one of {', '.join(HEADS)}."
+        )
     return HEADS[name]
 
 
