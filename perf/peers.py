@@ -1,6 +1,6 @@
 """kedge beside other few-shot libraries: prototypical networks on the same JPEG files.
 
-    python perf/peers.py --out peers.json                                 # a GPU, some 15 minutes
+    python perf/peers.py --out peers.json                                 # a GPU, many minutes
     PYTHONPATH=PACKAGES python perf/peers.py --libraries kedge easyfsl    # packages in a folder
 
 Each library trains a ResNet-12 on episodes of the same shape, with the data loader, the sampler
@@ -40,14 +40,37 @@ TIME_LIMIT_S = 900  # of a row
 
 
 def main() -> None:
+    options = parser()
+    given = options.parse_args()
+    if given.out is not None and given.out.exists():
+        options.error(f"{given.out}: already exists; choose another --out.")
+    shape = EpisodeShape(given.n_way, given.n_shot, given.n_query)
+    with files(given.data, given.classes, given.image_size, shape) as folder:
+        base = RowConfig(
+            library="kedge",
+            network=OWN,
+            tuned=False,
+            folder=str(folder),
+            image_size=given.image_size,
+            width=given.width,
+            shape=shape,
+            warm_up=max(given.warm_up, 1),
+            episodes=given.episodes,
+            test_episodes=given.test_episodes,
+        )
+        record = compare(base, given.libraries, given.networks, given.out)
+    print(table(record))
+
+
+def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
         "--data",
         type=Path,
-        help="folder with train/CLASS/FILE.jpg and test/CLASS/FILE.jpg, of "
-        "--image-size pixels; by default synthetic images in a temporary folder",
+        help="folder with train/CLASS/FILE.jpg and test/CLASS/FILE.jpg, of --image-size pixels; "
+        "by default synthetic images in a temporary folder",
     )
     options.add_argument(
         "--classes", type=int, nargs=2, default=(64, 20), help="synthetic, of training and test"
@@ -65,38 +88,30 @@ def main() -> None:
     options.add_argument("--episodes", type=int, default=200, help="of training, three times")
     options.add_argument("--test-episodes", type=int, default=2000)
     options.add_argument("--out", type=Path, help="also write the JSON record to this file")
-    given = options.parse_args()
-    load = os.getloadavg()[0]  # before our own
-    shape = EpisodeShape(given.n_way, given.n_shot, given.n_query)
-    with files(given.data, given.classes, given.image_size, shape) as folder:
-        base = RowConfig(
-            library="kedge",
-            network=OWN,
-            tuned=False,
-            folder=str(folder),
-            image_size=given.image_size,
-            width=given.width,
-            shape=shape,
-            warm_up=max(given.warm_up, 1),
-            episodes=given.episodes,
-            test_episodes=given.test_episodes,
-        )
-        record: dict[str, Any] = {
-            "what": "kedge beside other libraries: prototypical networks from JPEG files",
-            "images": {part: count_files(folder / part) for part in ("train", "test")},
-            "settings": to_dict(replace(base, folder=str(given.data or "synthetic"))),
-            "precision of the peers": precision(default_device()),
-            "load_average_before": load,
-            "rows": [],
-        }
-        for config in configs(base, given.libraries, given.networks):
-            record["rows"].append(measured(config))
-            print(markdown_row(record["rows"][-1]), file=sys.stderr, flush=True)
-    record["environment"] = environment()
-    text = json.dumps(record, indent=1)
-    if given.out is not None:
-        write_text_atomically(given.out, f"{text}\n", replace=False)
-    print(table(record))
+    return options
+
+
+def compare(
+    base: RowConfig, libraries: list[str], networks: list[str], out: Path | None
+) -> dict[str, Any]:
+    """A JSON record with a row for each library, network and way to use it."""
+    of_row = ("library", "network", "tuned", "folder")
+    folder = Path(base.folder)
+    record: dict[str, Any] = {
+        "what": "kedge beside other libraries: prototypical networks from JPEG files",
+        "images": {part: count_files(folder / part) for part in ("train", "test")},
+        "settings": {k: v for k, v in to_dict(base).items() if k not in of_row},
+        "precision_of_peers": precision(default_device()),
+        "load_average_before": os.getloadavg()[0],
+        "environment": environment(),
+        "rows": [],
+    }
+    for config in configs(base, libraries, networks):
+        record["rows"].append(measured(config))
+        print(markdown_row(record["rows"][-1]), file=sys.stderr, flush=True)
+        if out is not None:  # a run that is stopped leaves the rows that it has measured
+            write_text_atomically(out, f"{json.dumps(record, indent=1)}\n")
+    return record
 
 
 @contextmanager
@@ -163,16 +178,18 @@ def settings_name(config: RowConfig) -> str:
 
 def table(record: dict[str, Any]) -> str:
     """The rows as Markdown, the date, the machine and the reason of each missing row."""
-    settings, machine = record["settings"], record["environment"]
-    n_tests = settings["test_episodes"]
+    n_tests = record["settings"]["test_episodes"]
+    errors = dict.fromkeys(row["error"] for row in record["rows"] if "error" in row)
+    machine = "{date}, PyTorch {torch}, Python {python}, GPU: {gpu}, {cores} cores."
     lines = [
         "| library | network | settings | workers | images/s | first step after, s | "
         f"{n_tests} test episodes, s |",
         "| :--- | :--- | :--- | ---: | ---: | ---: | ---: |",
         *(markdown_row(row) for row in record["rows"]),
         "",
-        *dict.fromkeys(f"- {row['error']}" for row in record["rows"] if "error" in row),
-        "{date}, PyTorch {torch}, Python {python}, GPU: {gpu}, {cores} cores.".format(**machine),
+        *(f"- {error}" for error in errors),
+        "",
+        machine.format(**record["environment"]),
     ]
     return "\n".join(lines)
 

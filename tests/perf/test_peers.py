@@ -78,6 +78,30 @@ def test_missing_library_costs_its_row_only(
     assert lines.count(f"- {result['error']}") == 1  # the reason is given once
 
 
+def test_stopped_run_leaves_the_rows_that_it_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import peers
+
+    def measured(config: Any) -> dict[str, Any]:
+        if config.network == "conv4":
+            raise KeyboardInterrupt
+        about = {"library": "kedge", "network": config.network, "settings": "default"}
+        return {**about, "error": "not measured"}
+
+    out = tmp_path / "record.json"
+    options = ["--libraries", "kedge", "--networks", "own", "conv4", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["peers.py", *TINY.split(), *options])
+    monkeypatch.setattr(peers, "measured", measured)
+    with pytest.raises(KeyboardInterrupt):
+        peers.main()
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert [row["network"] for row in record["rows"]] == ["own"]
+    assert record["environment"]["date"]
+    with pytest.raises(SystemExit):  # rather than after minutes of measuring
+        peers.main()
+
+
 def test_process_that_dies_costs_its_row_only(config: Any) -> None:
     import peers
 
