@@ -187,8 +187,7 @@ def table(record: dict[str, Any]) -> str:
         "| :--- | :--- | :--- | ---: | ---: | ---: | ---: |",
         *(markdown_row(row) for row in record["rows"]),
         "",
-        *(f"- {error}" for error in errors),
-        "",
+        *(f"{error}\n" for error in errors),
         machine.format(**record["environment"]),
     ]
     return "\n".join(lines)
