@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,6 @@ from kedge.training.step import ExecutionMode, StepInputs, TrainStep
 PERF = Path(__file__).parents[2] / "perf"
 SHAPE = EpisodeShape(3, 2, 4)
 TINY = "--noise 5x8 --image-size 16 --n-way 3 --n-shot 2 --n-query 4 --width 4 --seconds 0.05"
-
-
-@pytest.fixture(autouse=True)
-def perf_on_path() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(PERF))
-        yield
 
 
 def kedge_loss(start: Model, images: Tensor) -> float:
