@@ -14,7 +14,7 @@ import numpy as np
 
 from kedge.serve import decoding
 from kedge.serve.active import Snapshot
-from kedge.serve.decoding import DecodedPicture
+from kedge.serve.decoding import Decoders, DecodedPicture
 from kedge.serve.embedding import Embedder, FeatureCache
 from kedge.serve.limits import Client, Limits, Rate
 from kedge.serve.monitoring import Metrics
@@ -38,21 +38,11 @@ class Taken:
 
 
 class Lane:
-    """Decoders, the turns of those who wait for them, and who has ended how many of them."""
+    """Decoders, and the turns of those who wait for them."""
 
-    def __init__(self, decode: Callable[..., DecodedPicture], n: int, most_bad: int) -> None:
-        self.decode, self.bad, self.lately = decode, Rate(most_bad), Rate(1)
-        self.turns = Turns(n, self.is_suspect)
-        self.threads = ThreadPoolExecutor(n, "decoding")
-
-    def is_suspect(self, client: Client) -> bool:
-        """Whether a picture of this client has ended a decoder in the last minute."""
-        return self.lately.level(client) > 0
-
-    def count_bad(self, client: Client) -> None:
-        self.bad.add(client)
-        if not self.is_suspect(client):
-            self.lately.add(client)
+    def __init__(self, decoders: Decoders, is_suspect: Callable[[Client], bool]) -> None:
+        self.decoders, self.turns = decoders, Turns(decoders.n, is_suspect)
+        self.threads = ThreadPoolExecutor(decoders.n, "decoding")
 
 
 class Intake:
@@ -60,18 +50,27 @@ class Intake:
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
-        most_bad = limits.bad_pictures
-        self.quick = Lane(decoding.decode_picture, decoding.N_WORKERS, most_bad)
-        self.slow = Lane(decoding.decode_slow, decoding.N_SLOW_WORKERS, most_bad)
+        self.bad, self.lately = Rate(limits.bad_pictures), Rate(1)
+        self.lanes = {each: Lane(each, self.is_suspect) for each in decoding.ATTEMPTS}
         self.reading_again = ThreadPoolExecutor(2, "reading again")  # of stored pictures
         self.rate = Rate(limits.pictures_per_minute)
+
+    def is_suspect(self, client: Client) -> bool:
+        """Whether a picture of this client has taken long in the last minute."""
+        return self.lately.level(client) > 0
+
+    def count_bad(self, client: Client, given_up: bool) -> None:
+        if given_up:
+            self.bad.add(client)
+        if not self.is_suspect(client):
+            self.lately.add(client)
 
     def for_request(self, client: Client, priority: int) -> RequestIntake:
         self.rate.check(client, "pictures")
         return RequestIntake(self, client, priority)
 
     def close(self) -> None:
-        for threads in (self.quick.threads, self.slow.threads, self.reading_again):
+        for threads in (*(lane.threads for lane in self.lanes.values()), self.reading_again):
             threads.shutdown(cancel_futures=True)
         self.embedder.close()
         decoding.close()
@@ -105,20 +104,21 @@ class RequestIntake:
 
     async def decode(self, upload: Upload, snapshot: Snapshot, thumbnail: bool) -> DecodedPicture:
         what = upload.content, snapshot.model.image_spec, thumbnail
+        quick, lanes = decoding.ATTEMPTS[0], self.shared.lanes
         async with self.room:
-            decoded = await self._decode_in(self.shared.quick, *what)
-            if decoded.reason == decoding.IS_SLOW:
-                decoded = await self._decode_in(self.shared.slow, *what)
+            for decoders in decoding.attempts(upload.content):
+                if decoders is not quick and (wait := self.shared.bad.used_up(self.client)):
+                    why = f"not tried, after too many that take too long; wait {wait:.0f} s"
+                    return DecodedPicture(None, reason=why)
+                decoded = await self._decode_in(lanes[decoders], *what)
+                if not decoded.unfinished:
+                    break
         return decoded
 
     async def _decode_in(self, lane: Lane, *what: Any) -> DecodedPicture:
         async with lane.turns.turn(self.client, self):
-            if wait := lane.bad.used_up(self.client):
-                why = f"not tried, after too many that cannot be decoded; wait {wait:.0f} s"
-                return DecodedPicture(None, reason=why)
-            suspect = lane.is_suspect(self.client)
             run = asyncio.get_running_loop().run_in_executor
-            work = run(lane.threads, partial(self._decode_and_count, lane, *what, suspect))
+            work = run(lane.threads, partial(self._decode_and_count, lane, *what))
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:  # the sender has gone, but the decoder has not
@@ -126,9 +126,9 @@ class RequestIntake:
                 raise
 
     def _decode_and_count(self, lane: Lane, *what: Any) -> DecodedPicture:
-        decoded = lane.decode(*what)
-        if decoded.stopped:
-            lane.count_bad(self.client)
+        decoded, shared = decoding.attempt(lane.decoders, *what), self.shared
+        if decoded.stopped and lane.decoders is not decoding.ATTEMPTS[0]:
+            shared.count_bad(self.client, given_up=lane.decoders is decoding.ATTEMPTS[-1])
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:

@@ -64,7 +64,7 @@ class Turns:
                 for each in self._waiting
                 if self._free > 1
                 or self.places == 1
-                or not (self._taken[each.client] or self._suspect(each.client))
+                or not (self._taken[each.client.token] or self._suspect(each.client))
             ]
             if not may:
                 return
