@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -37,24 +36,26 @@ class PatientWorker(DecodeWorker):
 
 
 class Decoders:
-    """A number of workers, and what each may take for one picture: memory in bytes, and seconds of
-    wall time and of processor time."""
+    """Workers, and what each may take for one picture: memory in bytes, and seconds of wall time
+    and of processor time."""
 
     def __init__(
         self, start: type[DecodeWorker], n: int, memory: int, seconds: float, processor: float
     ) -> None:
         self.pool = ProcessPool[DecodeWorker](start, n * memory)
-        self.n, self.memory, self.seconds, self.processor = n, memory, seconds, processor
+        self.memory, self.seconds, self.processor = memory, seconds, processor
 
 
 # Processor time on two cores of 2026: JPEG of 12 or 24 megapixels 0.05 to 0.2 s; PNG, WebP and HEIC
 # of 12 megapixels 0.3 to 0.5 s; 50 megapixels up to 2 s.
+N_WORKERS = 4
 ATTEMPTS = (
-    Decoders(DecodeWorker, 4, memory=128 << 20, seconds=5.0, processor=0.3),
-    Decoders(DecodeWorker, 3, memory=256 << 20, seconds=10.0, processor=0.6),
+    Decoders(DecodeWorker, N_WORKERS, memory=128 << 20, seconds=5.0, processor=0.3),
+    Decoders(DecodeWorker, N_WORKERS, memory=256 << 20, seconds=10.0, processor=0.6),
     Decoders(PatientWorker, 2, memory=448 << 20, seconds=30.0, processor=5.0),
 )
-QUICK_FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF")  # how files begin
+MOST = (3, 2, 1)  # pictures of one token at once: all, those beyond the first attempt, in the last
+QUICK_FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")  # how files begin
 SCAN, USUAL_SCANS = b"\xff\xda", 20  # of a JPEG, each of which goes through all of it; usual: 1, 10
 
 
@@ -73,23 +74,22 @@ class DecodedPicture:
 
 def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
     """Decode one picture; never raises because of its content."""
-    for decoders in attempts(content):
-        decoded = attempt(decoders, content, spec, thumbnail)
+    for n in range(first_attempt(content), len(ATTEMPTS)):
+        decoded = attempt(n, content, spec, thumbnail)
         if not decoded.unfinished:
             break
     return decoded
 
 
-def attempts(content: bytes) -> Sequence[Decoders]:
-    """The decoders that a picture comes to in turn: the first are for those that may be quick."""
-    is_usual = content.startswith(QUICK_FORMATS) and content.count(SCAN) <= USUAL_SCANS
-    return ATTEMPTS if is_usual else ATTEMPTS[1:]
+def first_attempt(content: bytes) -> int:
+    """The first attempt that may do for a picture."""
+    is_quick = content.startswith(QUICK_FORMATS) and content.count(SCAN) <= USUAL_SCANS
+    return 0 if is_quick else 1
 
 
-def attempt(
-    decoders: Decoders, content: bytes, spec: ImageSpec, thumbnail: bool
-) -> DecodedPicture:
-    """Decode one picture with what these decoders may take for it."""
+def attempt(n: int, content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
+    """Decode one picture with what the n-th attempt may take."""
+    decoders = ATTEMPTS[n]
     results: list[Decoded] = []
     with decoders.pool.process(decoders.memory) as worker:
         for each in (spec, THUMBNAIL) if thumbnail else (spec,):

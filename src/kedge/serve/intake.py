@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 
 from kedge.serve import decoding
 from kedge.serve.active import Snapshot
-from kedge.serve.decoding import Decoders, DecodedPicture
+from kedge.serve.decoding import DecodedPicture
 from kedge.serve.embedding import Embedder, FeatureCache
 from kedge.serve.limits import Client, Limits, Rate
 from kedge.serve.monitoring import Metrics
@@ -37,21 +36,14 @@ class Taken:
     refused: str = ""
 
 
-class Lane:
-    """Decoders, and the turns of those who wait for them."""
-
-    def __init__(self, decoders: Decoders, is_suspect: Callable[[Client], bool]) -> None:
-        self.decoders, self.turns = decoders, Turns(decoders.n, is_suspect)
-        self.threads = ThreadPoolExecutor(decoders.n, "decoding")
-
-
 class Intake:
     """Shared by all requests."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
         self.bad, self.lately = Rate(limits.bad_pictures), Rate(1)
-        self.lanes = {each: Lane(each, self.is_suspect) for each in decoding.ATTEMPTS}
+        self.turns = Turns(decoding.N_WORKERS, decoding.MOST, self.is_suspect)
+        self.threads = ThreadPoolExecutor(decoding.N_WORKERS, "decoding")
         self.reading_again = ThreadPoolExecutor(2, "reading again")  # of stored pictures
         self.rate = Rate(limits.pictures_per_minute)
 
@@ -70,7 +62,7 @@ class Intake:
         return RequestIntake(self, client, priority)
 
     def close(self) -> None:
-        for threads in (*(lane.threads for lane in self.lanes.values()), self.reading_again):
+        for threads in (self.threads, self.reading_again):
             threads.shutdown(cancel_futures=True)
         self.embedder.close()
         decoding.close()
@@ -104,31 +96,30 @@ class RequestIntake:
 
     async def decode(self, upload: Upload, snapshot: Snapshot, thumbnail: bool) -> DecodedPicture:
         what = upload.content, snapshot.model.image_spec, thumbnail
-        quick, lanes = decoding.ATTEMPTS[0], self.shared.lanes
         async with self.room:
-            for decoders in decoding.attempts(upload.content):
-                if decoders is not quick and (wait := self.shared.bad.used_up(self.client)):
+            for n in range(decoding.first_attempt(upload.content), len(decoding.ATTEMPTS)):
+                if n and (wait := self.shared.bad.used_up(self.client)):
                     why = f"not tried, after too many that take too long; wait {wait:.0f} s"
                     return DecodedPicture(None, reason=why)
-                decoded = await self._decode_in(lanes[decoders], *what)
+                decoded = await self._attempt(n, *what)
                 if not decoded.unfinished:
                     break
         return decoded
 
-    async def _decode_in(self, lane: Lane, *what: Any) -> DecodedPicture:
-        async with lane.turns.turn(self.client, self):
+    async def _attempt(self, n: int, *what: Any) -> DecodedPicture:
+        async with self.shared.turns.turn(self.client, self, n):
             run = asyncio.get_running_loop().run_in_executor
-            work = run(lane.threads, partial(self._decode_and_count, lane, *what))
+            work = run(self.shared.threads, partial(self._decode_and_count, n, *what))
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:  # the sender has gone, but the decoder has not
                 await asyncio.wait([work])
                 raise
 
-    def _decode_and_count(self, lane: Lane, *what: Any) -> DecodedPicture:
-        decoded, shared = decoding.attempt(lane.decoders, *what), self.shared
-        if decoded.stopped and lane.decoders is not decoding.ATTEMPTS[0]:
-            shared.count_bad(self.client, given_up=lane.decoders is decoding.ATTEMPTS[-1])
+    def _decode_and_count(self, n: int, *what: Any) -> DecodedPicture:
+        decoded = decoding.attempt(n, *what)
+        if decoded.stopped and n:
+            self.shared.count_bad(self.client, given_up=n == len(decoding.ATTEMPTS) - 1)
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:

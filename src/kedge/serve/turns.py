@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -18,23 +18,31 @@ Key = tuple[int, ...]
 class _Waiting:
     client: Client
     request: object
+    attempt: int
     number: int
     admitted: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
 class Turns:
     """A number of places, and who gets the next one: first the token with the fewest places, then
-    the network of that token with the fewest, then its request with the fewest. Among equals it is
-    the one whose last turn is longest ago, and the request that came first.
+    the network of that token with the fewest, then its first attempts, then its request with the
+    fewest. Among equals it is the one whose last turn is longest ago, and the request that came
+    first.
 
     So who makes up addresses or requests gets no more turns than its token has, and who has one
-    address no more than that has. The last free place is for clients that have none, so that they
-    need not wait for work that others have begun. Suspects do not get that one, and come after all
-    others.
+    address no more than that has. One token has at most `most[n]` places for n-th and later
+    attempts, so that others need not wait for what it has begun, nor its own first attempts for
+    long ones. Suspects come after all others.
     """
 
-    def __init__(self, places: int, suspect: Callable[[Client], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        places: int,
+        most: Sequence[int],
+        suspect: Callable[[Client], bool] = lambda _: False,
+    ) -> None:
         self.places = self._free = places
+        self._most = most
         self._suspect = suspect
         self._waiting: list[_Waiting] = []
         self._taken = Counter[Hashable]()  # places by token, by client and by request
@@ -42,9 +50,9 @@ class Turns:
         self._numbers = itertools.count(1)
 
     @asynccontextmanager
-    async def turn(self, client: Client, request: object) -> AsyncIterator[None]:
+    async def turn(self, client: Client, request: object, attempt: int) -> AsyncIterator[None]:
         """Wait for a place, and have it. `request` tells requests of one client apart."""
-        waiting = _Waiting(client, request, next(self._numbers))
+        waiting = _Waiting(client, request, attempt, next(self._numbers))
         self._waiting.append(waiting)
         self._admit()
         try:
@@ -59,13 +67,7 @@ class Turns:
 
     def _admit(self) -> None:
         while self._free:
-            may = [
-                each
-                for each in self._waiting
-                if self._free > 1
-                or self.places == 1
-                or not (self._taken[each.client.token] or self._suspect(each.client))
-            ]
+            may = [each for each in self._waiting if self._may(each)]
             if not may:
                 return
             chosen = min(may, key=self._order)
@@ -80,6 +82,10 @@ class Turns:
             if not chosen.admitted.done():
                 chosen.admitted.set_result(None)
 
+    def _may(self, waiting: _Waiting) -> bool:
+        token, most = waiting.client.token, self._most
+        return all(self._taken[token, n] < most[n] for n in range(waiting.attempt + 1))
+
     def _order(self, waiting: _Waiting) -> Key:
         taken, last = self._taken, self._last
         token, client = waiting.client.token, waiting.client
@@ -87,12 +93,14 @@ class Turns:
             self._suspect(client),
             *(taken[token], last.get(token, 0)),
             *(taken[client], last.get(client, 0)),
-            *(taken[id(waiting.request)], waiting.number),
+            *(waiting.attempt, taken[id(waiting.request)], waiting.number),
         )
 
     def _count(self, waiting: _Waiting, change: int) -> None:
         self._free -= change
-        for key in (waiting.client.token, waiting.client, id(waiting.request)):
+        token, client = waiting.client.token, waiting.client
+        levels = ((token, n) for n in range(waiting.attempt + 1))
+        for key in (token, client, id(waiting.request), *levels):
             self._taken[key] += change
             if not self._taken[key]:
                 del self._taken[key]
