@@ -246,6 +246,7 @@ def attacks() -> Iterator[tuple[str, int, Attack]]:
     yield "bombs: JPEG, 12 MP, 3,000 scans", FORMS, bombs(jpeg_of_scans(4080, 3060, 3000))
     slow = encoded(noise(4080, 3060), "WEBP", quality=80, method=0)
     yield "bombs: WebP of noise, 12 MP", FORMS, bombs(slow)
+    yield "bombs: PNG of 25 MP", FORMS, bombs(png(5000, 5000))  # takes long, but is answered
     scans = jpeg_of_scans(7000, 7000, 3000)
     yield "large bombs: JPEG, 49 MP, 3,000 scans", FORMS, bombs(scans)
     yield "large bombs: the same with 28 MB behind", 6, bombs(scans + bytes(28 << 20))

@@ -50,7 +50,7 @@ class Decoders:
 # of 12 megapixels 0.3 to 0.5 s; 50 megapixels up to 2 s.
 N_WORKERS = 4
 ATTEMPTS = (
-    Decoders(DecodeWorker, N_WORKERS, memory=128 << 20, seconds=5.0, processor=0.3),
+    Decoders(DecodeWorker, N_WORKERS, memory=128 << 20, seconds=5.0, processor=0.15),
     Decoders(DecodeWorker, N_WORKERS, memory=256 << 20, seconds=10.0, processor=0.6),
     Decoders(PatientWorker, 2, memory=448 << 20, seconds=30.0, processor=5.0),
 )
