@@ -19,15 +19,13 @@ import json
 import os
 import re
 import signal
-import socket
 import struct
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from serve_attack_list import Attack, Target, attacks, encoded, noise
 from serve_kill_test import ServerProcess
 
 from kedge.serve.client import Client, ServerError
+from kedge.utils.text import pluralize
 
 OTHER_ADDRESS = "203.0.113.1"
 PAUSE = 0.2  # seconds between two questions of an innocent client
@@ -119,10 +118,11 @@ def attacked(
     for thread in threads:
         thread.join()
     waited = {name: each.about() for name, each in beside.items()}
-    load = round(os.getloadavg()[0], 1)
     return {
-        **{"attackers": n, "load": load},
-        **{"answers": dict(answers.most_common()), "innocents": waited},
+        "attackers": n,
+        "load": round(os.getloadavg()[0], 1),
+        "answers": dict(answers.most_common()),
+        "innocents": waited,
     }
 
 
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=60.0, help="of the attackers, in s")
     parser.add_argument("--only", default="", help="attacks whose names hold this")
     parser.add_argument("--addresses", type=int, default=1, help="of the attackers, with tokens")
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     chosen = [each for each in attacks() if arguments.only in each[0]]
@@ -140,7 +141,7 @@ def main() -> None:
     large, heic = Photographs(5600, 4200), Photographs(4032, 3024, "HEIF")
     photographs = {"": small, "large, ": large, "HEIC, ": heic}
     addresses = tuple(f"198.51.100.{i + 1}" for i in range(arguments.addresses))
-    record: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
+    record = defaultdict[str, list[dict[str, Any]]](list)
     with tempfile.TemporaryDirectory(prefix="kedge-attacks-") as folder:
         for kind, options in {"no tokens": (), "tokens": ("--tokens",)}.items():
             if arguments.addresses > 1 and not options:
@@ -155,20 +156,24 @@ def main() -> None:
                 teacher = target.client()
                 for name in ("one", "two"):
                     teacher.teach(name, [small.new()])
-                for name, n, attack in chosen:
+                for name, n, attack in chosen * arguments.runs:
                     if name in ("no token", "wrong tokens") and not target.token:
                         continue
                     beside = innocents(target, photographs)
                     found = attacked(target, n, attack, arguments.seconds, beside)
-                    record[f"{name} ({kind})"] = found
-                    print(f"{name} ({kind}): {json.dumps(found)}", flush=True)
+                    title = (
+                        f"{name} ({kind}, {pluralize(arguments.addresses, 'address', 'addresses')})"
+                    )
+                    record[title].append(found)
+                    print(f"{title}: {json.dumps(found)}", flush=True)
                     if "bombs" in name:  # or the sender would have to wait before the next
                         server.kill(signal.SIGTERM)
                         server.start()
             finally:
                 server.kill(signal.SIGTERM)
     if arguments.out is not None:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        lines = (f"{json.dumps(title)}: {json.dumps(runs)}" for title, runs in record.items())
+        arguments.out.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

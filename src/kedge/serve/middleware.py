@@ -67,7 +67,7 @@ class Guard:
             method, path = scope["method"], scope["path"]
             security.check_origin(method, path, headers, self.service.settings.listen)
             scope["kedge_role"] = self._role(scope, headers)
-            body = receive_pictures
+            body: Receive = receive_pictures
             if not UPLOADS.fullmatch(path):
                 body = await self._buffered(headers, receive)
             await self.app(scope, body, send_with_headers)
