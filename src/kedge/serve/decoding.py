@@ -35,26 +35,32 @@ class PatientWorker(DecodeWorker):
             os.setpriority(os.PRIO_PROCESS, self.pid, NICE)
 
 
-class Decoders:
-    """Workers, and what each may take for one picture: memory in bytes, and seconds of wall time
-    and of processor time."""
+@dataclass
+class Attempt:
+    """What the decoding of one picture may take."""
 
-    def __init__(
-        self, start: type[DecodeWorker], n: int, memory: int, seconds: float, processor: float
-    ) -> None:
-        self.pool = ProcessPool[DecodeWorker](start, n * memory)
-        self.memory, self.seconds, self.processor = memory, seconds, processor
+    pool: ProcessPool[DecodeWorker]
+    memory: int  # bytes
+    seconds: float
+    processor: float  # seconds
+    most: int  # pictures of one token that are in this or a later attempt at once
 
 
-# Processor time on two cores of 2026: JPEG of 12 or 24 megapixels 0.05 to 0.2 s; PNG, WebP and HEIC
+# Processor time on two cores of 2026: JPEG of 12 or 24 megapixels 0.03 to 0.2 s; PNG, WebP and HEIC
 # of 12 megapixels 0.3 to 0.5 s; 50 megapixels up to 2 s.
 N_WORKERS = 4
-ATTEMPTS = (
-    Decoders(DecodeWorker, N_WORKERS, memory=128 << 20, seconds=5.0, processor=0.15),
-    Decoders(DecodeWorker, N_WORKERS, memory=256 << 20, seconds=10.0, processor=0.6),
-    Decoders(PatientWorker, 2, memory=448 << 20, seconds=30.0, processor=5.0),
+SMALL, USUAL, LARGE = 128 << 20, 256 << 20, 448 << 20
+POOLS = (
+    ProcessPool[DecodeWorker](DecodeWorker, N_WORKERS * SMALL),
+    ProcessPool[DecodeWorker](DecodeWorker, N_WORKERS * USUAL),
+    ProcessPool[DecodeWorker](PatientWorker, 2 * LARGE),
 )
-MOST = (3, 2, 1)  # pictures of one token at once: all, those beyond the first attempt, in the last
+ATTEMPTS = (
+    Attempt(POOLS[0], SMALL, seconds=5.0, processor=0.12, most=3),
+    Attempt(POOLS[1], USUAL, seconds=10.0, processor=0.4, most=2),
+    Attempt(POOLS[2], LARGE, seconds=20.0, processor=1.3, most=1),
+    Attempt(POOLS[2], LARGE, seconds=30.0, processor=5.0, most=1),
+)
 QUICK_FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")  # how files begin
 SCAN, USUAL_SCANS = b"\xff\xda", 20  # of a JPEG, each of which goes through all of it; usual: 1, 10
 
@@ -89,18 +95,18 @@ def first_attempt(content: bytes) -> int:
 
 def attempt(n: int, content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
     """Decode one picture with what the n-th attempt may take."""
-    decoders = ATTEMPTS[n]
+    limits = ATTEMPTS[n]
     results: list[Decoded] = []
-    with decoders.pool.process(decoders.memory) as worker:
+    with limits.pool.process(limits.memory) as worker:
         for each in (spec, THUMBNAIL) if thumbnail else (spec,):
             taken = sum(each.seconds for each in results)
             stopped = worker.decode(
                 [content],
                 each,
-                decoders.memory,
+                limits.memory,
                 results,
-                most_seconds=decoders.seconds,
-                most_processor_seconds=max(decoders.processor - taken, 0.01),
+                most_seconds=limits.seconds,
+                most_processor_seconds=max(limits.processor - taken, 0.01),
             )
             if stopped:
                 # A worker may have been ended by somebody else, or by the memory that it lacked.
@@ -126,9 +132,9 @@ def _as_jpeg(pixels: np.ndarray | None) -> bytes:
 
 def start_worker() -> None:
     """Start a worker that the first picture would have to wait for."""
-    ATTEMPTS[0].pool.prepare()
+    POOLS[0].prepare()
 
 
 def close() -> None:
-    for decoders in ATTEMPTS:
-        decoders.pool.close()
+    for pool in POOLS:
+        pool.close()

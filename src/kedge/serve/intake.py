@@ -42,7 +42,9 @@ class Intake:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
         self.bad, self.lately = Rate(limits.bad_pictures), Rate(1)
-        self.turns = Turns(decoding.N_WORKERS, decoding.MOST, self.is_suspect)
+        self.turns = Turns(
+            decoding.N_WORKERS, [each.most for each in decoding.ATTEMPTS], self.is_suspect
+        )
         self.threads = ThreadPoolExecutor(decoding.N_WORKERS, "decoding")
         self.reading_again = ThreadPoolExecutor(2, "reading again")  # of stored pictures
         self.rate = Rate(limits.pictures_per_minute)
