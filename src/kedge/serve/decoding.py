@@ -1,8 +1,8 @@
 """Uploaded bytes decoded by worker processes of the service, and thumbnails of what they decode.
 
 The workers are those of `kedge.data.decode_pool`, with differences for strangers' files: nothing
-that a file holds tells how long its decoding takes, so every picture is first given a little time
-and memory, as most need. Those that need more come to further workers, which are fewer.
+in a file tells for certain how long decoding takes, so a picture is given little time and memory
+first, which most need, and then more and more in further attempts, of which fewer run at once.
 """
 
 from __future__ import annotations

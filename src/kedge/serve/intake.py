@@ -100,9 +100,6 @@ class RequestIntake:
         what = upload.content, snapshot.model.image_spec, thumbnail
         async with self.room:
             for n in range(decoding.first_attempt(upload.content), len(decoding.ATTEMPTS)):
-                if n and (wait := self.shared.bad.used_up(self.client)):
-                    why = f"not tried, after too many that take too long; wait {wait:.0f} s"
-                    return DecodedPicture(None, reason=why)
                 decoded = await self._attempt(n, *what)
                 if not decoded.unfinished:
                     break
@@ -110,6 +107,9 @@ class RequestIntake:
 
     async def _attempt(self, n: int, *what: Any) -> DecodedPicture:
         async with self.shared.turns.turn(self.client, self, n):
+            if n and (wait := self.shared.bad.used_up(self.client)):
+                why = f"not tried, after too many that take too long; wait {wait:.0f} s"
+                return DecodedPicture(None, reason=why)
             run = asyncio.get_running_loop().run_in_executor
             work = run(self.shared.threads, partial(self._decode_and_count, n, *what))
             try:

@@ -9,17 +9,24 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kedge.serve.limits import MOST_CLIENTS, Client
 
 OVERHEAD = 0.01  # seconds that every turn counts for, however short
 
 
+class Group(NamedTuple):
+    """What waits alike."""
+
+    client: Client
+    attempt: int
+
+
 @dataclass(eq=False)
 class _Waiting:
-    client: Client
-    request: object
-    attempt: int
+    group: Group
+    request: int
     number: int
     admitted: asyncio.Future[None] = field(default_factory=asyncio.Future)
     since: float = 0.0  # when it was admitted
@@ -68,7 +75,7 @@ class Turns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._free, self._most, self._suspect, self._clock = places, most, suspect, clock
-        self._waiting: list[_Waiting] = []
+        self._waiting: dict[Group, list[_Waiting]] = {}  # the first is the one that came first
         self._taken = Counter[Hashable]()  # places by token, attempt, client and request
         self._tokens, self._networks = Served(), defaultdict[str, Served](Served)
         self._numbers = itertools.count()
@@ -76,15 +83,15 @@ class Turns:
     @asynccontextmanager
     async def turn(self, client: Client, request: object, attempt: int) -> AsyncIterator[None]:
         """Wait for a place, and have it. `request` tells requests of one client apart."""
-        waiting = _Waiting(client, request, attempt, next(self._numbers))
-        self._waiting.append(waiting)
+        waiting = _Waiting(Group(client, attempt), id(request), next(self._numbers))
+        self._waiting.setdefault(waiting.group, []).append(waiting)
         self._admit()
         try:
             await waiting.admitted
             yield
         finally:
-            if waiting in self._waiting:  # cancelled before it was its turn
-                self._waiting.remove(waiting)
+            if waiting in self._waiting.get(waiting.group, ()):  # cancelled before it was its turn
+                self._remove(waiting)
             else:
                 self._count(waiting, -1)
                 seconds = self._clock() - waiting.since + OVERHEAD
@@ -93,41 +100,44 @@ class Turns:
                 self._admit()
 
     def _admit(self) -> None:
-        while self._free:
-            may = [each for each in self._waiting if self._may(each)]
-            if not may:
-                return
-            chosen = min(may, key=self._order)
-            token, is_suspect = chosen.client.token, self._suspect(chosen.client)
-            others = [each.client for each in may if self._suspect(each.client) == is_suspect]
+        while self._free and (groups := [group for group in self._waiting if self._may(group)]):
+            group = min(groups, key=self._order)
+            token, is_suspect = group.client.token, self._suspect(group.client)
+            others = [each.client for each in groups if self._suspect(each.client) == is_suspect]
             self._tokens.chosen_among(each.token for each in others)
             self._networks[token].chosen_among(
                 each.network for each in others if each.token == token
             )
-            self._waiting.remove(chosen)
+            chosen = min(self._waiting[group], key=lambda each: self._taken[each.request])
+            self._remove(chosen)
             self._count(chosen, 1)
             chosen.since = self._clock()
             if not chosen.admitted.done():
                 chosen.admitted.set_result(None)
 
-    def _may(self, waiting: _Waiting) -> bool:
-        token, most = waiting.client.token, self._most
-        return all(self._taken[token, n] < most[n] for n in range(waiting.attempt + 1))
+    def _may(self, group: Group) -> bool:
+        token, most = group.client.token, self._most
+        return all(self._taken[token, n] < most[n] for n in range(group.attempt + 1))
 
-    def _order(self, waiting: _Waiting) -> tuple[float, ...]:
-        taken, client = self._taken, waiting.client
+    def _order(self, group: Group) -> tuple[float, ...]:
+        client, attempt = group
         return (
             self._suspect(client),
-            *(taken[client.token], self._tokens.level(client.token)),
-            *(taken[client], self._networks[client.token].level(client.network)),
-            *(waiting.attempt, taken[id(waiting.request)], waiting.number),
+            *(self._taken[client.token], self._tokens.level(client.token)),
+            *(self._taken[client], self._networks[client.token].level(client.network)),
+            *(attempt, self._waiting[group][0].number),
         )
+
+    def _remove(self, waiting: _Waiting) -> None:
+        self._waiting[waiting.group].remove(waiting)
+        if not self._waiting[waiting.group]:
+            del self._waiting[waiting.group]
 
     def _count(self, waiting: _Waiting, change: int) -> None:
         self._free -= change
-        client = waiting.client
-        attempts = ((client.token, n) for n in range(waiting.attempt + 1))
-        for key in (client.token, client, id(waiting.request), *attempts):
+        client, attempt = waiting.group
+        attempts = ((client.token, n) for n in range(attempt + 1))
+        for key in (client.token, client, waiting.request, *attempts):
             self._taken[key] += change
             if not self._taken[key]:
                 del self._taken[key]
