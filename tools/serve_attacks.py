@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,28 @@ def innocents(target: Target, photographs: dict[str, Photographs]) -> dict[str, 
     return found
 
 
+def processor_seconds(server: ServerProcess) -> float:
+    """The processor time of a server, of its decoders and of those that have ended."""
+    assert server.process is not None
+    total = 0
+    for pid in (server.process.pid, *server.children()):
+        with suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, stat[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def attacked(
-    target: Target, n: int, attack: Attack, seconds: float, beside: dict[str, Innocent]
+    server: ServerProcess,
+    target: Target,
+    n: int,
+    attack: Attack,
+    seconds: float,
+    beside: dict[str, Innocent],
 ) -> dict[str, Any]:
-    """What the attackers were answered, and how long others waited."""
+    """What the attackers were answered, how long others waited, and how many of the machine's
+    processors the server had: the fewer, the more of the waiting is due to other programs."""
+    began, before = time.monotonic(), processor_seconds(server)
     target.end = time.monotonic() + seconds
     answers, numbers = Counter[str](), itertools.count()
 
@@ -118,9 +137,11 @@ def attacked(
     for thread in threads:
         thread.join()
     waited = {name: each.about() for name, each in beside.items()}
+    used = (processor_seconds(server) - before) / (time.monotonic() - began)
     return {
         "attackers": n,
         "load": round(os.getloadavg()[0], 1),
+        "processors": round(used, 2),
         "answers": dict(answers.most_common()),
         "innocents": waited,
     }
@@ -160,7 +181,7 @@ def main() -> None:
                     if name in ("no token", "wrong tokens") and not target.token:
                         continue
                     beside = innocents(target, photographs)
-                    found = attacked(target, n, attack, arguments.seconds, beside)
+                    found = attacked(server, target, n, attack, arguments.seconds, beside)
                     title = (
                         f"{name} ({kind}, {pluralize(arguments.addresses, 'address', 'addresses')})"
                     )

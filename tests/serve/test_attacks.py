@@ -22,6 +22,7 @@ from kedge.serve import decoding, server, uploads
 from kedge.serve.client import Client
 from kedge.serve.decoding import DecodedPicture
 from kedge.serve.limits import Budget, Limits, Refused
+from kedge.serve.limits import Client as Account
 from kedge.serve.security import Tokens
 
 Running = Any  # of conftest.py, which cannot be imported
@@ -222,6 +223,25 @@ def test_after_bombs_their_sender_has_first_attempts_only(
     assert reasons[2].startswith("not tried")
     every = list(range(len(decoding.ATTEMPTS)))
     assert [n for content, n in decoders.attempts if content in bombs] == [*every, *every, 0]
+
+
+@pytest.mark.parametrize(
+    ("bombs", "damaged", "usual", "expected"),
+    [(1, 0, 0, True), (0, 11, 0, True), (0, 1, 0, False), (0, 0, 20, False)],
+)
+def test_who_sends_bombs_or_much_that_is_damaged_is_suspect(
+    running: Running,
+    picture: Make,
+    decoders: FakeDecoders,
+    bombs: int,
+    damaged: int,
+    usual: int,
+    expected: bool,
+) -> None:
+    decoders.bombs.update(picture(f"bomb {i}") for i in range(bombs))
+    files = [*decoders.bombs, *(b"damaged %d" % i for i in range(damaged))]
+    running.client().ask(files + [picture(i) for i in range(usual + 1)])
+    assert running.service.intake.is_suspect(Account("improve", "loopback")) == expected
 
 
 def test_slow_pictures_keep_only_slow_ones_waiting(

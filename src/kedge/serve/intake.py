@@ -41,7 +41,7 @@ class Intake:
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
-        self.bad, self.lately = Rate(limits.bad_pictures), Rate(1)
+        self.bad, self.trouble = Rate(limits.bad_pictures), Rate(1)
         self.turns = Turns(
             decoding.N_WORKERS, [each.most for each in decoding.ATTEMPTS], self.is_suspect
         )
@@ -50,14 +50,23 @@ class Intake:
         self.rate = Rate(limits.pictures_per_minute)
 
     def is_suspect(self, client: Client) -> bool:
-        """Whether a picture of this client has taken long in the last minute."""
-        return self.lately.level(client) > 0
+        """Whether a picture of this client has taken long in the last minute, or ten of them could
+        not be decoded."""
+        return self.trouble.level(client) > 1
 
-    def count_bad(self, client: Client, given_up: bool) -> None:
-        if given_up:
+    def count(self, client: Client, decoded: DecodedPicture, attempt: int) -> None:
+        """Note how an attempt to decode a client's picture went."""
+        is_last = attempt == len(decoding.ATTEMPTS) - 1
+        if decoded.stopped and is_last:
             self.bad.add(client)
+        if decoded.stopped and attempt:
+            trouble = 2.0  # of which 1 is left after a minute
+        elif decoded.pixels is None and (is_last or not decoded.unfinished):
+            trouble = 0.1
+        else:
+            return
         if not self.is_suspect(client):
-            self.lately.add(client)
+            self.trouble.add(client, trouble)
 
     def for_request(self, client: Client, priority: int) -> RequestIntake:
         self.rate.check(client, "pictures")
@@ -120,8 +129,7 @@ class RequestIntake:
 
     def _decode_and_count(self, n: int, *what: Any) -> DecodedPicture:
         decoded = decoding.attempt(n, *what)
-        if decoded.stopped and n:
-            self.shared.count_bad(self.client, given_up=n == len(decoding.ATTEMPTS) - 1)
+        self.shared.count(self.client, decoded, n)
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:

@@ -88,7 +88,7 @@ class Rate:
         if wait := self.used_up(client):
             raise Refused(429, f"Too many {what}; wait {wait:.0f} s and try again.", wait)
 
-    def add(self, client: Hashable, n: int = 1) -> None:
+    def add(self, client: Hashable, n: float = 1) -> None:
         if not self.most:
             return
         with self._lock:
