@@ -51,7 +51,8 @@ class Target:
             "Content-Type": "application/json",
             "Content-Length": str(length),
             "Connection": "close",
-            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+            "Authorization": f"Bearer {self.token}" if self.token else "",
+            "X-Forwarded-For": self.addresses[0] if self.addresses else "",
             **headers,
         }
         text = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
