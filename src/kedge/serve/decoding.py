@@ -53,7 +53,7 @@ SMALL, USUAL, LARGE = 128 << 20, 256 << 20, 448 << 20
 POOLS = (
     ProcessPool[DecodeWorker](DecodeWorker, N_WORKERS * SMALL),
     ProcessPool[DecodeWorker](DecodeWorker, N_WORKERS * USUAL),
-    ProcessPool[DecodeWorker](PatientWorker, 2 * LARGE),
+    ProcessPool[DecodeWorker](PatientWorker, 3 * LARGE),  # one for each token
 )
 ATTEMPTS = (
     Attempt(POOLS[0], SMALL, seconds=5.0, processor=0.12, most=3),
