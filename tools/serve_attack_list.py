@@ -34,6 +34,7 @@ class Target:
     token: str = ""
     other_token: str = ""
     patience: float = 60.0  # seconds, after which an attacker leaves
+    addresses: tuple[str, ...] = ()  # of the attackers, as a proxy would name them; none: loopback
     end: float = 0.0
 
     def raw(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> str:
@@ -50,22 +51,27 @@ class Target:
             "Content-Type": "application/json",
             "Content-Length": str(length),
             "Connection": "close",
-            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+            "Authorization": f"Bearer {self.token}" if self.token else "",
+            "X-Forwarded-For": self.addresses[0] if self.addresses else "",
             **headers,
         }
         text = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
         return f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1")
 
     def client(
-        self, token: str | None = None, timeout: float = 120, address: str = "127.0.0.1"
+        self, token: str | None = None, timeout: float = 120, address: str | None = None
     ) -> Client:
-        """A client. One that calls another address of this machine comes from that address."""
+        """A client, whose address is that of the first attacker unless it is given."""
         token = self.token if token is None else token
-        return Client(f"http://{address}:{self.port}", token, timeout)
+        client = Client(f"http://127.0.0.1:{self.port}", token, timeout)
+        if address or self.addresses:
+            client.headers["X-Forwarded-For"] = address or self.addresses[0]
+        return client
 
-    def ask(self, pictures: list[tuple[str, bytes]]) -> str:
+    def ask(self, pictures: list[tuple[str, bytes]], i: int) -> str:
         """The status of a form, and why its pictures were refused."""
-        client = self.client(timeout=self.patience)
+        address = self.addresses[i % len(self.addresses)] if self.addresses else None
+        client = self.client(timeout=self.patience, address=address)
         try:
             said = client.ask(pictures)
         except ServerError as error:
@@ -167,7 +173,7 @@ def large_body(target: Target, i: int) -> str:
 
 
 def large_picture(target: Target, i: int) -> str:
-    return target.ask([("large", bytes(33 << 20))])
+    return target.ask([("large", bytes(33 << 20))], i)
 
 
 def body_in_chunks(target: Target, i: int) -> str:
@@ -216,7 +222,7 @@ def bombs(*pictures: bytes) -> Attack:
     def attack(target: Target, i: int) -> str:
         # No two files are the same, so that no answer comes from the cache.
         named = [(f"{i}", each + b"%d %d" % (os.getpid(), i)) for each in pictures]
-        return target.ask(named * 2)
+        return target.ask(named * 2, i)
 
     return attack
 
@@ -241,6 +247,7 @@ def attacks() -> Iterator[tuple[str, int, Attack]]:
     yield "bombs: JPEG, 12 MP, 3,000 scans", FORMS, bombs(jpeg_of_scans(4080, 3060, 3000))
     slow = encoded(noise(4080, 3060), "WEBP", quality=80, method=0)
     yield "bombs: WebP of noise, 12 MP", FORMS, bombs(slow)
+    yield "bombs: PNG of 25 MP", FORMS, bombs(png(5000, 5000))  # takes long, but is answered
     scans = jpeg_of_scans(7000, 7000, 3000)
     yield "large bombs: JPEG, 49 MP, 3,000 scans", FORMS, bombs(scans)
     yield "large bombs: the same with 28 MB behind", 6, bombs(scans + bytes(28 << 20))

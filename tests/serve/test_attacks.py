@@ -22,6 +22,7 @@ from kedge.serve import decoding, server, uploads
 from kedge.serve.client import Client
 from kedge.serve.decoding import DecodedPicture
 from kedge.serve.limits import Budget, Limits, Refused
+from kedge.serve.limits import Client as Account
 from kedge.serve.security import Tokens
 
 Running = Any  # of conftest.py, which cannot be imported
@@ -177,70 +178,102 @@ def test_senders_are_not_slow_because_the_server_is() -> None:
     assert len(asyncio.run(run())) == 5
 
 
-def test_after_a_bomb_others_of_its_sender_get_less_time(
+class FakeDecoders:
+    """In place of `decoding.attempt`: the pictures named `hang` take until `ended` is set, and
+    `bombs` any time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hang, self.bombs = set[bytes](), set[bytes]()
+        self.began, self.ended = threading.Semaphore(0), threading.Event()
+        self.attempts: list[tuple[bytes, int]] = []
+        self.original = decoding.attempt
+        monkeypatch.setattr(decoding, "attempt", self)
+
+    def __call__(self, n: int, content: bytes, *args: Any) -> DecodedPicture:
+        self.attempts.append((content, n))
+        if content in self.hang:
+            self.began.release()
+            self.ended.wait(60)
+        if content in self.hang | self.bombs:
+            return DecodedPicture(None, reason="a bomb", stopped=True, unfinished=True)
+        return self.original(n, content, *args)
+
+
+@pytest.fixture
+def decoders(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDecoders]:
+    fake = FakeDecoders(monkeypatch)
+    yield fake
+    fake.ended.set()
+
+
+def test_after_bombs_their_sender_has_first_attempts_only(
     serving: Serving,
     tiny_model: Path,
     tmp_path: Path,
     picture: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    decoders: FakeDecoders,
 ) -> None:
-    suspects = []
-
-    def slow(content: bytes, spec: object, thumbnail: bool, suspect: bool) -> DecodedPicture:
-        suspects.append(suspect)
-        return DecodedPicture(None, reason="a bomb", stopped=True)
-
-    monkeypatch.setattr(decoding, "decode_picture", slow)
+    bombs = [picture(i) for i in range(3)]
+    decoders.bombs.update(bombs)
     with serving(tmp_path / "project", tiny_model, bad_pictures=2) as running:
         asking = running.client()
-        assert asking.ask([picture(1)])["refused"][0]["reason"] == "a bomb"
-        reasons = [each["reason"] for each in asking.ask([picture(i) for i in range(9)])["refused"]]
-    assert suspects[:2] == [False, True]
-    assert len(suspects) <= 4  # one, and then as many as are decoded at once
-    assert reasons[-1].startswith("not tried")
+        reasons = [asking.ask([bomb])["refused"][0]["reason"] for bomb in bombs]
+        assert len(asking.ask([picture("usual")])["answers"]) == 1
+    assert reasons[:2] == ["a bomb", "a bomb"]
+    assert reasons[2].startswith("not tried")
+    every = list(range(len(decoding.ATTEMPTS)))
+    assert [n for content, n in decoders.attempts if content in bombs] == [*every, *every, 0]
+
+
+@pytest.mark.parametrize(
+    ("bombs", "damaged", "usual", "expected"),
+    [(1, 0, 0, True), (0, 11, 0, True), (0, 1, 0, False), (0, 0, 20, False)],
+)
+def test_who_sends_bombs_or_much_that_is_damaged_is_suspect(
+    running: Running,
+    picture: Make,
+    decoders: FakeDecoders,
+    bombs: int,
+    damaged: int,
+    usual: int,
+    expected: bool,
+) -> None:
+    decoders.bombs.update(picture(f"bomb {i}") for i in range(bombs))
+    files = [*decoders.bombs, *(b"damaged %d" % i for i in range(damaged))]
+    running.client().ask(files + [picture(i) for i in range(usual + 1)])
+    assert running.service.intake.is_suspect(Account("improve", "loopback")) == expected
 
 
 def test_slow_pictures_keep_only_slow_ones_waiting(
-    serving: Serving,
-    tiny_model: Path,
-    tmp_path: Path,
-    picture: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    running: Running, picture: Make, decoders: FakeDecoders
 ) -> None:
     """Not even those of the same client."""
-    began, ended = threading.Semaphore(0), threading.Event()
-
-    def slow(content: bytes, spec: ImageSpec, *args: object) -> DecodedPicture:
-        began.release()
-        ended.wait(60)
-        return DecodedPicture(None, reason="a bomb", stopped=True)
-
-    monkeypatch.setattr(decoding, "decode_slow", slow)
-    with serving(tmp_path / "project", tiny_model) as running, running_threads() as start:
-        senders = [running.client() for _ in range(6)]
+    bombs = [picture(i, kind="BMP") for i in range(6)]
+    decoders.hang.update(bombs)
+    senders = [running.client() for _ in bombs]
+    with running_threads() as start:
+        for sender, bomb in zip(senders, bombs, strict=True):
+            start(lambda sender=sender, bomb=bomb: sender.ask([bomb]))
         try:
-            for i, sender in enumerate(senders):
-                start(lambda i=i, sender=sender: sender.ask([picture(i, kind="BMP")] * 2))
-            began.acquire()
+            decoders.began.acquire()
             assert len(running.client().ask([picture("quick")])["answers"]) == 1
         finally:
-            ended.set()
+            decoders.ended.set()
 
 
+@pytest.mark.parametrize("length", [0, 500])
 def test_who_leaves_keeps_the_decoder_until_it_ends(
+    length: int,
     serving: Serving,
     tiny_model: Path,
     tmp_path: Path,
     picture: Make,
+    decoders: FakeDecoders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise a client has as many as it likes, by leaving and coming again."""
-    began, ended, left = threading.Semaphore(0), threading.Event(), threading.Event()
-
-    def slow(content: bytes, spec: ImageSpec, *args: object) -> DecodedPicture:
-        began.release()
-        ended.wait(60)
-        return DecodedPicture(None, reason="a bomb", stopped=True)
+    """Otherwise a client has as many as it likes, by leaving and coming again. `length`: bytes of
+    the form that are never sent."""
+    left = threading.Event()
 
     class Room(asyncio.Semaphore):
         """Tells when the work on a picture is over."""
@@ -249,46 +282,33 @@ def test_who_leaves_keeps_the_decoder_until_it_ends(
             left.set()
             await super().__aexit__(*error)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(decoding, "decode_slow", slow)
-    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
-    form = part + picture(1, kind="BMP") + b"\r\n" + part
+    bomb, second = picture(1, kind="BMP"), picture(2, kind="BMP")
+    decoders.hang.add(bomb)
+    head = b'--x\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n'
+    form = head + bomb + b"\r\n--x--\r\n" + bytes(1000)
     with serving(tmp_path / "project", tiny_model, bad_pictures=1) as running:
         monkeypatch.setattr("kedge.serve.intake.asyncio.Semaphore", Room)
-        try:
-            with socket.create_connection(("127.0.0.1", running.port), 10) as connection:
-                connection.sendall(request("POST", "/api/ask", FORM, form + bytes(1000))[:-500])
-                assert began.acquire(timeout=60)
-            assert not left.wait(0.5)
-        finally:
-            ended.set()
+        with socket.create_connection(("127.0.0.1", running.port), 10) as connection:
+            whole = request("POST", "/api/ask", FORM, form)
+            connection.sendall(whole[: len(whole) - length])
+            assert decoders.began.acquire(timeout=60)
+        assert not left.wait(0.5)
+        decoders.ended.set()
         assert left.wait(60)
-        [refused] = running.client().ask([picture(2, kind="BMP")])["refused"]
-        assert refused["reason"].startswith("not tried")
+        assert len(running.client().ask([second])["answers"]) == 1
+    assert [n for content, n in decoders.attempts if content == bomb] == [1]  # and no further one
 
 
 def test_a_bomb_does_not_count_for_other_tokens_of_its_address(
-    serving: Serving,
-    tiny_model: Path,
-    tmp_path: Path,
-    picture: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    serving: Serving, tiny_model: Path, tmp_path: Path, picture: Make, decoders: FakeDecoders
 ) -> None:
-    original, suspects = decoding.decode_picture, []
-
-    def decode(content: bytes, spec: ImageSpec, *args: bool) -> DecodedPicture:
-        if content == picture("bomb"):
-            return DecodedPicture(None, reason="a bomb", stopped=True)
-        suspects.append(args[-1])
-        return original(content, spec, *args)
-
-    monkeypatch.setattr(decoding, "decode_picture", decode)
-    limits = {"tokens": True, "bad_pictures": 1}
-    with serving(tmp_path / "project", tiny_model, **limits) as running:
+    decoders.bombs.add(picture("bomb"))
+    with serving(tmp_path / "project", tiny_model, tokens=True, bad_pictures=1) as running:
         bomber = running.client("teach")
         bomber.ask([picture("bomb")])
-        assert bomber.ask([picture(1)])["refused"][0]["reason"].startswith("not tried")
-        assert len(running.client("ask").ask([picture(2)])["answers"]) == 1
-    assert suspects == [False]
+        [refused] = bomber.ask([picture(1, kind="BMP")])["refused"]
+        assert refused["reason"].startswith("not tried")
+        assert len(running.client("ask").ask([picture(2, kind="BMP")])["answers"]) == 1
 
 
 def test_an_address_cannot_be_made_up(
@@ -302,17 +322,31 @@ def test_an_address_cannot_be_made_up(
             assert answer(said)[0] == expected
 
 
-def test_what_may_be_slow_is_known_before_it_is_decoded() -> None:
+def test_what_is_surely_slow_is_known_before_it_is_decoded() -> None:
     def encoded(kind: str, **options: object) -> bytes:
         file = io.BytesIO()
         Image.new("RGB", (8, 8)).save(file, kind, **options)
         return file.getvalue()
 
-    quick = [encoded("JPEG"), encoded("JPEG", progressive=True), encoded("PNG"), encoded("WEBP")]
-    assert all(decoding.quick_pixels(each) for each in quick)
+    quick = [encoded("JPEG"), encoded("JPEG", progressive=True), encoded("PNG"), encoded("GIF")]
+    assert not any(decoding.first_attempt(each) for each in quick)
     scans = quick[1][:-2] + quick[1][quick[1].rfind(decoding.SCAN) : -2] * 50
     slow = [scans, encoded("TIFF"), encoded("BMP"), encoded("PPM"), encoded("AVIF"), b"", b"text"]
-    assert not any(decoding.quick_pixels(each) for each in slow)
+    assert all(decoding.first_attempt(each) for each in slow)
+
+
+@pytest.mark.parametrize("lacks", ["processor", "memory"])
+def test_a_picture_is_tried_again_with_more(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    little = 0.001 if lacks == "processor" else 1 << 10
+    monkeypatch.setattr(decoding.ATTEMPTS[0], lacks, little)
+    file = io.BytesIO()
+    Image.effect_noise((1500, 1500), 50).save(file, "PNG")
+    content, spec = file.getvalue(), ImageSpec(32, 3)
+    try:
+        assert decoding.attempt(0, content, spec, thumbnail=False).unfinished
+        assert decoding.decode_picture(content, spec, thumbnail=True).pixels is not None
+    finally:
+        decoding.close()
 
 
 # ── what strangers write ─────────────────────────────────────────────────────────────────────

@@ -15,27 +15,35 @@ Play = Callable[["Plays"], Awaitable[None]]
 
 
 class Plays:
-    """Requests that wait for turns, and the order in which they got them."""
+    """Requests that wait for turns, and the order in which they got them. Time stands still but
+    for `now`."""
 
-    def __init__(self, places: int) -> None:
-        self.turns = Turns(places, lambda client: client.network == "suspect")
+    def __init__(self, places: int, most: tuple[int, ...]) -> None:
+        self.now = 0.0
+        self.turns = Turns(
+            places, most, lambda client: client.network == "suspect", lambda: self.now
+        )
         self.order = list[str]()
         self.running: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def come(self, name: str, token: str, network: str, request: object = None) -> None:
+    async def come(
+        self, name: str, token: str, network: str, request: object = None, attempt: int = 0
+    ) -> None:
         client = Client(token, network)
-        work = self._work(name, client, request or object())
+        work = self._work(name, client, request or object(), attempt)
         self.tasks[name] = asyncio.create_task(work)
         await settled()
 
-    async def _work(self, name: str, client: Client, request: object) -> None:
-        async with self.turns.turn(client, request):
+    async def _work(self, name: str, client: Client, request: object, attempt: int) -> None:
+        async with self.turns.turn(client, request, attempt):
             self.order.append(name)
             self.running[name] = asyncio.Event()
             await self.running[name].wait()
 
-    async def end(self, name: str) -> None:
+    async def end(self, name: str, seconds: float = 0.0) -> None:
+        """End a turn, so many seconds later."""
+        self.now += seconds
         self.running.pop(name).set()
         await settled()
 
@@ -49,9 +57,9 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def play(places: int, story: Play) -> list[str]:
+def play(places: int, story: Play, most: tuple[int, ...] = ()) -> list[str]:
     async def run() -> list[str]:
-        plays = Plays(places)
+        plays = Plays(places, most or (places,))
         await story(plays)
         await plays.end_all()
         await asyncio.gather(*plays.tasks.values(), return_exceptions=True)
@@ -60,15 +68,66 @@ def play(places: int, story: Play) -> list[str]:
     return asyncio.run(run())
 
 
-def test_the_last_place_is_for_those_who_have_none() -> None:
+def test_no_token_has_all_places_however_many_networks_use_it() -> None:
     async def story(plays: Plays) -> None:
         for i in range(5):
-            await plays.come(f"many {i}", "teach", "a")
+            await plays.come(f"many {i}", "teach", str(i))
         assert plays.order == ["many 0", "many 1"]
-        await plays.come("another network", "teach", "b")
-        assert plays.order[2:] == ["another network"]
+        await plays.come("another token", "ask", "0")
+        assert plays.order[2:] == ["another token"]
 
-    play(3, story)
+    play(3, story, (2,))
+
+
+def test_long_attempts_leave_places_for_first_ones() -> None:
+    async def story(plays: Plays) -> None:
+        for attempt in (2, 1, 0):
+            for i in range(4):
+                await plays.come(f"{attempt}, {i}", "", str(i), attempt=attempt)
+        assert plays.order == ["2, 0", "1, 0", "0, 0"]
+        await plays.come("another token", "ask", "0", attempt=2)
+        assert plays.order[3:] == ["another token"]
+
+    play(4, story, (3, 2, 1))
+
+
+def test_first_attempts_come_before_others_of_the_same_client() -> None:
+    async def story(plays: Plays) -> None:
+        await plays.come("first", "", "a")
+        await plays.come("again", "", "a", attempt=1)
+        await plays.come("new", "", "a")
+
+    assert play(1, story, (1, 1)) == ["first", "new", "again"]
+
+
+def test_turns_count_by_their_seconds() -> None:
+    """Who asks for little need not wait for as many turns of those who ask for much."""
+
+    async def story(plays: Plays) -> None:
+        await plays.come("x", "", "x")
+        for i in range(3):
+            await plays.come(f"much {i}", "", "a")
+            await plays.come(f"little {i}", "", "b")
+        await plays.end("x")
+        await plays.end("much 0", seconds=1)
+        for i in range(3):
+            await plays.end(f"little {i}", seconds=0.3)
+
+    assert play(1, story)[1:] == ["much 0", "little 0", "little 1", "little 2", "much 1", "much 2"]
+
+
+@pytest.mark.parametrize("seconds", [0, 100])
+def test_turns_that_nobody_else_wanted_are_not_held_against_anybody(seconds: float) -> None:
+    async def story(plays: Plays) -> None:
+        for i in range(4):
+            await plays.come(f"old {i}", "", "a")
+        await plays.end("old 0", seconds)
+        for i in range(3):
+            await plays.come(f"new {i}", "", "b")
+        for name in ("old 1", "new 0", "old 2", "new 1", "old 3"):
+            await plays.end(name, seconds=1)
+
+    assert play(1, story)[1:] == ["old 1", "new 0", "old 2", "new 1", "old 3", "new 2"]
 
 
 def test_clients_take_turns() -> None:
@@ -94,15 +153,14 @@ def test_many_networks_of_one_token_get_its_turns_alone() -> None:
     assert play(1, story) == ["first", "teach 0", "ask 1", "teach 1", "ask 2", "ask 3", "ask 4"]
 
 
-def test_suspects_come_last_and_leave_a_place() -> None:
+def test_suspects_come_last() -> None:
     async def story(plays: Plays) -> None:
         await plays.come("x", "teach", "x")
         await plays.come("bomb", "ask", "suspect")
-        assert plays.order == ["x"]
         for i in range(2):
             await plays.come(f"teach {i}", "teach", "y")
 
-    assert play(2, story) == ["x", "teach 0", "teach 1", "bomb"]
+    assert play(1, story) == ["x", "teach 0", "teach 1", "bomb"]
 
 
 def test_requests_of_one_client_take_turns() -> None:
@@ -116,7 +174,7 @@ def test_requests_of_one_client_take_turns() -> None:
         await plays.end("other")
         assert plays.order == ["upload 0", "other", "question"]
 
-    play(3, story)
+    play(3, story, (2,))
 
 
 def test_who_often_asks_does_not_push_others_back() -> None:
@@ -127,8 +185,8 @@ def test_who_often_asks_does_not_push_others_back() -> None:
         for i in range(3):
             await plays.come(f"b{i}", "", "b")
         await plays.come("a1", "", "a")
-        await plays.end("a0")  # b0 begins
-        await plays.end("b0")  # a1 is next, although b came earlier with b1
+        await plays.end("a0", seconds=1)  # b0 begins
+        await plays.end("b0", seconds=2)  # a1 is next, although b came earlier with b1
         assert plays.order == ["a0", "b0", "a1"]
 
     play(1, story)
@@ -155,7 +213,7 @@ def test_no_place_is_lost_or_given_twice(seed: int) -> None:
 
     async def story(plays: Plays) -> None:
         for i in range(60):
-            await plays.come(str(i), rng.choice("xy"), rng.choice("abc"))
+            await plays.come(str(i), rng.choice("xy"), rng.choice("abc"), attempt=rng.randrange(2))
             assert len(plays.running) <= places
             if plays.running and rng.random() < 0.5:
                 await plays.end(rng.choice(list(plays.running)))
@@ -167,7 +225,7 @@ def test_no_place_is_lost_or_given_twice(seed: int) -> None:
         assert plays.turns._free == places
         assert not plays.turns._taken
 
-    play(places, story)
+    play(places, story, (2, 1))
 
 
 @pytest.mark.parametrize(

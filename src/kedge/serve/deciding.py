@@ -10,7 +10,7 @@ import numpy as np
 from kedge.models.model import Model
 from kedge.serve import events
 from kedge.serve.database import Row
-from kedge.serve.decoding import IS_SLOW, decode_picture, decode_slow
+from kedge.serve.decoding import decode_picture
 from kedge.serve.embedding import TAUGHT
 from kedge.serve.intake import Intake
 from kedge.serve.limits import Refused
@@ -87,8 +87,6 @@ class Deciding:
             except FileNotFoundError:  # deleted meanwhile
                 return None
             decoded = decode_picture(content, model.image_spec, thumbnail=False)
-            if decoded.reason == IS_SLOW:
-                decoded = decode_slow(content, model.image_spec, thumbnail=False)
             if decoded.pixels is None:
                 why = f"A picture could not be read again ({decoded.reason})"
                 raise Refused(503, f"{why}; try again, or delete it: {row['sha256']}.")

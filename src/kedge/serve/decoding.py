@@ -1,9 +1,8 @@
 """Uploaded bytes decoded by worker processes of the service, and thumbnails of what they decode.
 
-The workers are those of `kedge.data.decode_pool`, with differences for strangers' files. Pictures
-of the usual formats and sizes, which can be made to take about a second, have workers of their
-own. All others may be slow: they have two workers of low priority. A picture that ends its worker
-is not tried again with more memory, and one that takes long is given up.
+The workers are those of `kedge.data.decode_pool`, with differences for strangers' files: nothing
+in a file tells for certain how long decoding takes, so a picture is given little time and memory
+first, which most need, and then more and more in further attempts, of which fewer run at once.
 """
 
 from __future__ import annotations
@@ -21,24 +20,13 @@ from kedge.data.decode import ImageSpec
 from kedge.data.decode_pool import DAMAGED, Decoded, DecodeWorker
 from kedge.data.process_pool import ProcessPool
 
-N_WORKERS, N_SLOW_WORKERS = 4, 2
-# By how files begin: the most pixels of those that are decoded quickly. The time for these formats
-# is bounded by pixels, bytes and, for JPEG, scans; in others a small file can hold any work.
-QUICK_PIXELS = {
-    b"\xff\xd8\xff": 12_500_000,  # JPEG; most telephones take fewer
-    b"\x89PNG\r\n\x1a\n": 12_500_000,
-    b"GIF8": 12_500_000,
-    b"RIFF": 6_250_000,  # WebP takes twice as long
-}
-SCAN, QUICK_SCANS = b"\xff\xda", 20  # of a JPEG, each of which goes through all of it; usual: 1, 10
 NICE = 5  # below the server, above a round
 CRASHED, TOO_LONG = "damaged: it makes the decoder crash", "it takes too long to decode"
-IS_SLOW = "slow"  # as a reason: it is for `decode_slow`
 THUMBNAIL = ImageSpec(192, 3)
 QUALITY = 80
 
 
-class SlowWorker(DecodeWorker):
+class PatientWorker(DecodeWorker):
     """A decode worker that leaves the processors to others."""
 
     def __init__(self) -> None:
@@ -47,19 +35,34 @@ class SlowWorker(DecodeWorker):
             os.setpriority(os.PRIO_PROCESS, self.pid, NICE)
 
 
-class Decoders:
-    """Workers, and what each may take for one picture."""
+@dataclass
+class Attempt:
+    """What the decoding of one picture may take."""
 
-    def __init__(
-        self, start: type[DecodeWorker], n: int, memory: int, seconds: float, processor: float
-    ) -> None:
-        self.pool = ProcessPool[DecodeWorker](start, n * memory)
-        self.memory, self.seconds, self.processor = memory, seconds, processor
+    pool: ProcessPool[DecodeWorker]
+    memory: int  # bytes
+    seconds: float
+    processor: float  # seconds
+    most: int  # pictures of one token that are in this or a later attempt at once
 
 
-_QUICK = Decoders(DecodeWorker, N_WORKERS, memory=256 << 20, seconds=5.0, processor=2.0)
-_SLOW = Decoders(SlowWorker, N_SLOW_WORKERS, memory=448 << 20, seconds=30.0, processor=5.0)
-SUSPECT = 0.4  # share of the time for a client whose pictures have ended decoders lately
+# Processor time on two cores of 2026: JPEG of 12 or 24 megapixels 0.03 to 0.2 s; PNG, WebP and HEIC
+# of 12 megapixels 0.3 to 0.5 s; 50 megapixels up to 2 s.
+N_WORKERS = 4
+SMALL, USUAL, LARGE = 128 << 20, 256 << 20, 448 << 20
+POOLS = (
+    ProcessPool[DecodeWorker](DecodeWorker, N_WORKERS * SMALL),
+    ProcessPool[DecodeWorker](DecodeWorker, N_WORKERS * USUAL),
+    ProcessPool[DecodeWorker](PatientWorker, 3 * LARGE),  # one for each token
+)
+ATTEMPTS = (
+    Attempt(POOLS[0], SMALL, seconds=5.0, processor=0.12, most=3),
+    Attempt(POOLS[1], USUAL, seconds=10.0, processor=0.4, most=2),
+    Attempt(POOLS[2], LARGE, seconds=20.0, processor=1.3, most=1),
+    Attempt(POOLS[2], LARGE, seconds=30.0, processor=5.0, most=1),
+)
+QUICK_FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")  # how files begin
+SCAN, USUAL_SCANS = b"\xff\xda", 20  # of a JPEG, each of which goes through all of it; usual: 1, 10
 
 
 @dataclass(frozen=True)
@@ -72,70 +75,50 @@ class DecodedPicture:
     thumbnail: bytes = b""  # JPEG; empty unless it was asked for
     reason: str = ""  # why there are no pixels
     stopped: bool = False  # whether it ended its worker, as hostile files do
+    unfinished: bool = False  # whether it may do with more time or memory
 
 
-def decode_picture(
-    content: bytes, spec: ImageSpec, thumbnail: bool, suspect: bool = False
-) -> DecodedPicture:
-    """Decode one picture; never raises because of its content. One that may be slow is not decoded,
-    but has the reason IS_SLOW."""
-    most_pixels = quick_pixels(content)
-    if not most_pixels:
-        return DecodedPicture(None, reason=IS_SLOW)
-    decoded = _decode(content, spec, thumbnail, suspect, _QUICK, most_pixels)
-    # A worker may have been ended by somebody else, or by the memory that it lacked.
-    if decoded.reason == CRASHED:
-        return _decode(content, spec, thumbnail, suspect, _QUICK, most_pixels)
+def decode_picture(content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
+    """Decode one picture; never raises because of its content."""
+    for n in range(first_attempt(content), len(ATTEMPTS)):
+        decoded = attempt(n, content, spec, thumbnail)
+        if not decoded.unfinished:
+            break
     return decoded
 
 
-def decode_slow(
-    content: bytes, spec: ImageSpec, thumbnail: bool, suspect: bool = False
-) -> DecodedPicture:
-    """Decode one picture of any format and size."""
-    return _decode(content, spec, thumbnail, suspect, _SLOW)
+def first_attempt(content: bytes) -> int:
+    """The first attempt that may do for a picture."""
+    is_quick = content.startswith(QUICK_FORMATS) and content.count(SCAN) <= USUAL_SCANS
+    return 0 if is_quick else 1
 
 
-def quick_pixels(content: bytes) -> int:
-    """How many pixels a picture may have to be decoded quickly; 0 if it may be slow anyway."""
-    if content.startswith(b"\xff\xd8") and content.count(SCAN) > QUICK_SCANS:
-        return 0
-    return next((n for start, n in QUICK_PIXELS.items() if content.startswith(start)), 0)
-
-
-def _decode(
-    content: bytes,
-    spec: ImageSpec,
-    thumbnail: bool,
-    suspect: bool,
-    decoders: Decoders,
-    most_pixels: int | None = None,
-) -> DecodedPicture:
-    specs = [None, spec, *([THUMBNAIL] if thumbnail else [])]  # None: its header alone
+def attempt(n: int, content: bytes, spec: ImageSpec, thumbnail: bool) -> DecodedPicture:
+    """Decode one picture with what the n-th attempt may take."""
+    limits = ATTEMPTS[n]
     results: list[Decoded] = []
-    width = height = 0
-    most = decoders.processor * (SUSPECT if suspect else 1)
-    with decoders.pool.process(decoders.memory) as worker:
-        for each in specs:
+    with limits.pool.process(limits.memory) as worker:
+        for each in (spec, THUMBNAIL) if thumbnail else (spec,):
+            taken = sum(each.seconds for each in results)
             stopped = worker.decode(
                 [content],
                 each,
-                decoders.memory,
+                limits.memory,
                 results,
-                most_seconds=decoders.seconds,
-                most_processor_seconds=max(most - sum(each.seconds for each in results), 0.01),
+                most_seconds=limits.seconds,
+                most_processor_seconds=max(limits.processor - taken, 0.01),
             )
             if stopped:
+                # A worker may have been ended by somebody else, or by the memory that it lacked.
                 reason = CRASHED if stopped == "crash" else TOO_LONG
-                return DecodedPicture(None, reason=reason, stopped=True)
-            header = results[-1].header
-            if header is None or (each is not None and results[-1].pixels is None):
-                return DecodedPicture(None, reason=results[-1].reason or DAMAGED)
-            width, height = header.width, header.height
-            if most_pixels is not None and width * height > most_pixels:
-                return DecodedPicture(None, reason=IS_SLOW)
-    small = _as_jpeg(results[2].pixels) if thumbnail else b""
-    return DecodedPicture(results[1].pixels, width, height, small)
+                return DecodedPicture(None, reason=reason, stopped=True, unfinished=True)
+            if results[-1].pixels is None:
+                reason = results[-1].reason
+                return DecodedPicture(None, reason=reason or DAMAGED, unfinished=not reason)
+    header = results[0].header
+    assert header is not None
+    small = _as_jpeg(results[1].pixels) if thumbnail else b""
+    return DecodedPicture(results[0].pixels, header.width, header.height, small)
 
 
 def _as_jpeg(pixels: np.ndarray | None) -> bytes:
@@ -149,9 +132,9 @@ def _as_jpeg(pixels: np.ndarray | None) -> bytes:
 
 def start_worker() -> None:
     """Start a worker that the first picture would have to wait for."""
-    _QUICK.pool.prepare()
+    POOLS[0].prepare()
 
 
 def close() -> None:
-    _QUICK.pool.close()
-    _SLOW.pool.close()
+    for pool in POOLS:
+        pool.close()

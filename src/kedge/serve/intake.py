@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,41 +36,44 @@ class Taken:
     refused: str = ""
 
 
-class Lane:
-    """Decoders, the turns of those who wait for them, and who has ended how many of them."""
-
-    def __init__(self, decode: Callable[..., DecodedPicture], n: int, most_bad: int) -> None:
-        self.decode, self.bad, self.lately = decode, Rate(most_bad), Rate(1)
-        self.turns = Turns(n, self.is_suspect)
-        self.threads = ThreadPoolExecutor(n, "decoding")
-
-    def is_suspect(self, client: Client) -> bool:
-        """Whether a picture of this client has ended a decoder in the last minute."""
-        return self.lately.level(client) > 0
-
-    def count_bad(self, client: Client) -> None:
-        self.bad.add(client)
-        if not self.is_suspect(client):
-            self.lately.add(client)
-
-
 class Intake:
     """Shared by all requests."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.metrics, self.embedder, self.cache = metrics, Embedder(), FeatureCache()
-        most_bad = limits.bad_pictures
-        self.quick = Lane(decoding.decode_picture, decoding.N_WORKERS, most_bad)
-        self.slow = Lane(decoding.decode_slow, decoding.N_SLOW_WORKERS, most_bad)
+        self.bad, self.trouble = Rate(limits.bad_pictures), Rate(1)
+        self.turns = Turns(
+            decoding.N_WORKERS, [each.most for each in decoding.ATTEMPTS], self.is_suspect
+        )
+        self.threads = ThreadPoolExecutor(decoding.N_WORKERS, "decoding")
         self.reading_again = ThreadPoolExecutor(2, "reading again")  # of stored pictures
         self.rate = Rate(limits.pictures_per_minute)
+
+    def is_suspect(self, client: Client) -> bool:
+        """Whether a picture of this client has taken long in the last minute, or ten of them could
+        not be decoded."""
+        return self.trouble.level(client) > 1
+
+    def count(self, client: Client, decoded: DecodedPicture, attempt: int) -> None:
+        """Note how an attempt to decode a client's picture went."""
+        is_last = attempt == len(decoding.ATTEMPTS) - 1
+        if decoded.stopped and is_last:
+            self.bad.add(client)
+        if decoded.stopped and attempt:
+            trouble = 2.0  # of which 1 is left after a minute
+        elif decoded.pixels is None and (is_last or not decoded.unfinished):
+            trouble = 0.1
+        else:
+            return
+        if not self.is_suspect(client):
+            self.trouble.add(client, trouble)
 
     def for_request(self, client: Client, priority: int) -> RequestIntake:
         self.rate.check(client, "pictures")
         return RequestIntake(self, client, priority)
 
     def close(self) -> None:
-        for threads in (self.quick.threads, self.slow.threads, self.reading_again):
+        for threads in (self.threads, self.reading_again):
             threads.shutdown(cancel_futures=True)
         self.embedder.close()
         decoding.close()
@@ -106,29 +108,28 @@ class RequestIntake:
     async def decode(self, upload: Upload, snapshot: Snapshot, thumbnail: bool) -> DecodedPicture:
         what = upload.content, snapshot.model.image_spec, thumbnail
         async with self.room:
-            decoded = await self._decode_in(self.shared.quick, *what)
-            if decoded.reason == decoding.IS_SLOW:
-                decoded = await self._decode_in(self.shared.slow, *what)
+            for n in range(decoding.first_attempt(upload.content), len(decoding.ATTEMPTS)):
+                decoded = await self._attempt(n, *what)
+                if not decoded.unfinished:
+                    break
         return decoded
 
-    async def _decode_in(self, lane: Lane, *what: Any) -> DecodedPicture:
-        async with lane.turns.turn(self.client, self):
-            if wait := lane.bad.used_up(self.client):
-                why = f"not tried, after too many that cannot be decoded; wait {wait:.0f} s"
+    async def _attempt(self, n: int, *what: Any) -> DecodedPicture:
+        async with self.shared.turns.turn(self.client, self, n):
+            if n and (wait := self.shared.bad.used_up(self.client)):
+                why = f"not tried, after too many that take too long; wait {wait:.0f} s"
                 return DecodedPicture(None, reason=why)
-            suspect = lane.is_suspect(self.client)
             run = asyncio.get_running_loop().run_in_executor
-            work = run(lane.threads, partial(self._decode_and_count, lane, *what, suspect))
+            work = run(self.shared.threads, partial(self._decode_and_count, n, *what))
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:  # the sender has gone, but the decoder has not
                 await asyncio.wait([work])
                 raise
 
-    def _decode_and_count(self, lane: Lane, *what: Any) -> DecodedPicture:
-        decoded = lane.decode(*what)
-        if decoded.stopped:
-            lane.count_bad(self.client)
+    def _decode_and_count(self, n: int, *what: Any) -> DecodedPicture:
+        decoded = decoding.attempt(n, *what)
+        self.shared.count(self.client, decoded, n)
         return decoded
 
     async def embed(self, decoded: DecodedPicture, snapshot: Snapshot) -> np.ndarray:

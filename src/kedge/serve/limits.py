@@ -65,7 +65,7 @@ class Limits:
     free_bytes: int = 1 << 29  # that must stay free on the disk
     silence: float = 10.0  # seconds without a byte after which a sender is cut off
     least_rate: float = 20_000.0  # bytes per second, on average, after the first `silence` seconds
-    bad_pictures: int = 10  # that may end a decoder of one kind, per minute and client
+    bad_pictures: int = 10  # that may be given up, per minute and client
     wrong_tokens: int = 10  # per minute and client
     pictures_per_minute: int = 0  # per client; 0: no limit
 
@@ -88,7 +88,7 @@ class Rate:
         if wait := self.used_up(client):
             raise Refused(429, f"Too many {what}; wait {wait:.0f} s and try again.", wait)
 
-    def add(self, client: Hashable, n: int = 1) -> None:
+    def add(self, client: Hashable, n: float = 1) -> None:
         if not self.most:
             return
         with self._lock:

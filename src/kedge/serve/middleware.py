@@ -36,7 +36,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
+        began, status, has_left = time.perf_counter(), 0, False
+        work, watching = asyncio.current_task(), list[asyncio.Task[None]]()
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -47,12 +48,28 @@ class Guard:
                 message["headers"] = [*given, *_HEADERS, *(_NO_STORE if private else ())]
             await send(message)
 
+        async def receive_pictures() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                watching.append(asyncio.create_task(watch()))
+            return message
+
+        async def watch() -> None:
+            """Stop the work on pictures whose sender does not wait for the answer."""
+            nonlocal has_left
+            await receive()  # after the body nothing comes until the client has left or its answer
+            if not status and work is not None:
+                has_left = True
+                work.cancel()
+
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         try:
             method, path = scope["method"], scope["path"]
             security.check_origin(method, path, headers, self.service.settings.listen)
             scope["kedge_role"] = self._role(scope, headers)
-            body = receive if UPLOADS.fullmatch(path) else await self._buffered(headers, receive)
+            body: Receive = receive_pictures
+            if not UPLOADS.fullmatch(path):
+                body = await self._buffered(headers, receive)
             await self.app(scope, body, send_with_headers)
         except Refused as refused:
             if not status:
@@ -61,13 +78,16 @@ class Guard:
             status = GONE
         except asyncio.CancelledError:
             status = status or GONE
-            raise
+            if not has_left:
+                raise
         except Exception:
             LOGGER.error("a fault of kedge", exc_info=True)
             if not status:
                 fault = Refused(500, "This is a fault of kedge; the server's log has more.")
                 await answer_to(fault)(scope, receive, send_with_headers)
         finally:
+            for task in watching:
+                task.cancel()
             self._tell(scope, status, time.perf_counter() - began)
 
     def _role(self, scope: Scope, headers: dict[str, str]) -> str | None:
