@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import kedge
@@ -70,6 +71,14 @@ def auroc(known: torch.Tensor, unknown: torch.Tensor) -> float:
     return 100 - 100 * float((below + not_above).double().mean()) / (2 * len(known))
 
 
+def refused_when(share: float, known: torch.Tensor, unknown: torch.Tensor) -> float:
+    """How many unknown images are refused, in %, when exactly this share of known ones is; between
+    two thresholds linearly."""
+    thresholds = known.unique()
+    shares = [(each[:, None] <= thresholds).double().mean(0).numpy() for each in (known, unknown)]
+    return 100 * float(np.interp(share, *(np.concatenate([[0.0], each]) for each in shares)))
+
+
 def measure(model: kedge.Model, life: Life, t: int) -> dict[str, object]:
     """All numbers after round t, in %."""
     classifier, origins = model.classifier(), rounds_of_origin(model)
@@ -106,6 +115,9 @@ def measure(model: kedge.Model, life: Life, t: int) -> dict[str, object]:
         "refused": {
             name: 100 * float((each <= REJECT).double().mean())
             for name, each in (("known", scores), *unknown.items())
+        },
+        "refused_at_5": {
+            name: refused_when(REJECT, scores, each) for name, each in unknown.items()
         },
         "auroc": {name: auroc(scores, each) for name, each in unknown.items()},
     }

@@ -78,8 +78,8 @@ class Bench:
             help="What to compare. A method with options is written in quotes: "
             "'IDA lambda=5', 'IDA anchors=all', 'IDA divergence=js temperature=4', "
             "'EIML exemplars=60 choice=nearest', 'DFA reduction=sum'. Every method that trains "
-            "takes ema=0.99 (averaged weights), batch_norm=frozen and merge=0.5 (weights half-way "
-            "between the old and the new model), for the rounds after the first.",
+            "takes ema=0.99 (averaged weights), batch_norm=frozen, dropout=off and merge=0.5 "
+            "(weights half-way between the old and the new model), for the rounds after the first.",
         ),
     ] = ("NU", "FT", "DFA", "IDA", "IDA+", "PAR")
     seeds: Annotated[tuple[int, ...], arg(metavar="SEED ...")] = (0,)
