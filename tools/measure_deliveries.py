@@ -75,8 +75,11 @@ def refused_when(share: float, known: torch.Tensor, unknown: torch.Tensor) -> fl
     """How many unknown images are refused, in %, when exactly this share of known ones is; between
     two thresholds linearly."""
     thresholds = known.unique()
-    shares = [(each[:, None] <= thresholds).double().mean(0).numpy() for each in (known, unknown)]
-    return 100 * float(np.interp(share, *(np.concatenate([[0.0], each]) for each in shares)))
+    refused_known, refused_unknown = (
+        np.array([0.0, *(each[:, None] <= thresholds).double().mean(0).tolist()])
+        for each in (known, unknown)
+    )
+    return 100 * float(np.interp(share, refused_known, refused_unknown))
 
 
 def measure(model: kedge.Model, life: Life, t: int) -> dict[str, object]:

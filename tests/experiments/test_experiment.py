@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from kedge.benchmarks import get_protocol
+from kedge.benchmarks.base import Benchmark, Split
 from kedge.config import BackboneConfig, EpisodeShape, HeadConfig
+from kedge.data.drawings import load_drawings
 from kedge.errors import KedgeError
 from kedge.experiments.experiment import Experiment, check_experiment
 from kedge.utils.config_io import to_dict
@@ -93,3 +95,21 @@ def test_what_cannot_work_is_found_before_training(
     assert len(check_experiment(possible).classes) == 16
     with pytest.raises(KedgeError, match=word):
         check_experiment(replace(possible, **change))
+
+
+def test_settings_are_chosen_without_unseen_classes() -> None:
+    plain = replace(SMALL, protocol="drawings-random")
+    usual, tuning = (each.benchmark(3) for each in (plain, replace(plain, test_on="validation")))
+    chosen, measured = tuning.split.val, tuning.split.unseen["unseen"]
+    assert chosen + measured == usual.split.val
+    assert len(chosen) == len(measured)
+    assert tuning.split.rounds == usual.split.rounds
+    [unseen] = [pool for pool in tuning.test_pools(1) if pool.name == "unseen"]
+    assert unseen.classes == measured
+    assert tuning.round_data(1).val.classes == chosen
+
+
+def test_a_protocol_that_validates_on_trained_classes_has_none_to_choose_by() -> None:
+    split = Split(0, (("a", "b"), ("c",)), ("a", "b"), {"unseen": ("d",)}, 1)
+    with pytest.raises(KedgeError, match="--test-on validation"):
+        Benchmark(load_drawings(), split).on_validation_classes()

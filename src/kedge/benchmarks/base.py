@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -42,6 +42,16 @@ class Benchmark:
     @property
     def n_rounds(self) -> int:
         return len(self.split.rounds)
+
+    def on_validation_classes(self) -> Benchmark:
+        """The same with half of the validation classes in place of the unseen ones; the other half
+        validates."""
+        val, trained = self.split.val, {name for names in self.split.rounds for name in names}
+        own = not trained & set(val)
+        require(own, "--test-on validation: this protocol validates on classes that it trains on.")
+        n = len(val) // 2
+        split = replace(self.split, val=val[:n], unseen={"unseen": val[n:]})
+        return replace(self, split=split)
 
     def round_data(self, round: int, *, with_old: bool = False) -> RoundData:
         """The data of a round on a table of their own; old images only for entitled methods."""

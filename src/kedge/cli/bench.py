@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from rich.console import Console
 from tyro.conf import Positional, arg
@@ -110,6 +110,9 @@ class Bench:
         option("FLOAT", "as in the first"),
     ] = None
     """Learning rate at the start of each of the rounds after the first."""
+    test_on: Literal["unseen", "validation"] = "unseen"
+    """unseen classes, or half of the validation classes, to choose settings by; the other half
+    validates."""
     test_ways: Annotated[tuple[str, ...], option("WAYS ...", "as in training")] = ()
     """Classes in the test episodes; several are all tested, 3-8 is a range."""
     test_shots: Annotated[tuple[str, ...], option("SHOTS ...", "as in training")] = ()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
 from kedge.benchmarks import get_protocol
+from kedge.benchmarks.base import Benchmark
 from kedge.config import (
     ADDED,
     SHORT,
@@ -54,6 +56,8 @@ class Experiment:
     update_shots: ShotCount | None = None
     update_epochs: Epochs | None = field(default=None, metadata=ADDED)  # of later rounds
     update_lr: LearningRate | None = field(default=None, metadata=ADDED)  # of later rounds
+    # In place of unseen classes half of the validation classes, to choose settings by.
+    test_on: Literal["unseen", "validation"] = field(default="unseen", metadata=ADDED)
     test_ways: tuple[WayCount, ...] = ()  # all combinations with test_shots are tested; empty: the
     test_shots: tuple[ShotCount, ...] = ()  # shape of the first round's training episodes
 
@@ -84,6 +88,11 @@ class Experiment:
         ways = self.test_ways or (self.episode.n_way,)
         shots = self.test_shots or (self.episode.n_shot,)
         return tuple(self._shape("test", k, s) for s in shots for k in ways)
+
+    def benchmark(self, seed: int) -> Benchmark:
+        """Images and class split of a seed."""
+        benchmark = get_protocol(self.protocol).benchmark(seed, self.data)
+        return benchmark.on_validation_classes() if self.test_on == "validation" else benchmark
 
     def _shape(self, kind: str, ways: Count, shots: Count) -> EpisodeShape:
         """A shape; an error names the options of this kind, since `episode` itself is valid."""
@@ -118,7 +127,7 @@ def _warn_of_pretraining(experiment: Experiment) -> None:
 def check_experiment(experiment: Experiment) -> ImageTable:
     """The experiment's images. Raises if anything cannot work, before training starts."""
     check_tasks_per_step(experiment.schedule.tasks_per_step)
-    benchmark = get_protocol(experiment.protocol).benchmark(experiment.seeds[0], experiment.data)
+    benchmark = experiment.benchmark(experiment.seeds[0])
     table = benchmark.table
     _warn_of_pretraining(experiment)
     with torch.device("meta"):

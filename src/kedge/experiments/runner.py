@@ -30,6 +30,11 @@ from kedge.utils.atomic_io import exclusive, write_text_atomically
 from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict
 from kedge.utils.regular_file import read_text
 
+TESTED_ON = {  # what is added to the description of a protocol
+    "unseen": "",
+    "validation": "; tested on half of the validation classes in place of the unseen ones",
+}
+
 
 @progress.shown
 def run_experiment(experiment: Experiment, folder: str | Path, on: str = "local") -> Record:
@@ -63,7 +68,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, on: str = "local"
         protocol = get_protocol(joined.protocol)
         record = Record(
             name=protocol.name,
-            sentence=protocol.description,
+            sentence=protocol.description + TESTED_ON[joined.test_on],
             config=to_dict(joined),
             splits={str(seed.seed): asdict(seed.benchmark.split) for seed in seeds},
             runs=tuple(runs),

@@ -26,8 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kedge.benchmarks import get_protocol
-from kedge.benchmarks.base import Benchmark, pool_label
+from kedge.benchmarks.base import pool_label
 from kedge.config import TrainConfig
 from kedge.errors import KedgeError
 from kedge.evaluation.accuracy import PoolFeatures, evaluate_pools
@@ -59,8 +58,7 @@ class SeedRun:
 
     def __init__(self, experiment: Experiment, seed: int, folder: Path, n_jobs: int = 1) -> None:
         self.experiment, self.seed, self.folder, self.n_jobs = experiment, seed, folder, n_jobs
-        protocol = get_protocol(experiment.protocol)
-        self.benchmark: Benchmark = protocol.benchmark(seed, experiment.data)
+        self.benchmark = experiment.benchmark(seed)
         self._check_or_save_split()
         self.rounds = range(1, self.benchmark.n_rounds)
 
