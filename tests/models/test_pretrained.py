@@ -139,6 +139,15 @@ def test_a_file_of_a_million_instructions_is_not_given_to_pytorch(
         read_weights(tmp_path / "weights.pt")
 
 
+def test_a_name_of_a_million_characters_is_not_given_to_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was"))
+    (tmp_path / "weights.pt").write_bytes(b"\x80\x02c" + b"n" * 10**6 + b"\nn\n.")
+    with pytest.raises(KedgeError, match="a name in it has 1,000,00. characters"):
+        read_weights(tmp_path / "weights.pt")
+
+
 def change(state: dict[str, Tensor], how: str) -> dict[str, Tensor]:
     first = next(iter(state))
     changed = {

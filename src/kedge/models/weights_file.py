@@ -25,6 +25,7 @@ NESTED = ("state_dict", "model", "model_ema")  # where training programs put the
 PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 # An instruction is a byte of the file, and may be 230 of memory. A tensor takes some forty of them.
 MOST_INSTRUCTIONS = 1_000_000
+MOST_CHARACTERS = 1 << 16  # of a name: PyTorch's message about 2 million takes 50 s
 LEGACY_PICKLES = 5  # which a file of PyTorch before 1.6 begins with
 N_NAMED = 3  # weights that an error names
 
@@ -93,13 +94,17 @@ def _read_torch(path: Path, start: bytes) -> Any:
 
 def _check_length(file: Any, n_pickles: int) -> None:
     """Raise ValueError if pickles in an open file have so many instructions that PyTorch would fill
-    the memory."""
+    the memory, or names so long that it takes minutes to say what is wrong with them."""
     programs = chain.from_iterable(pickletools.genops(file) for _ in range(n_pickles))
-    n = 0
+    n = longest = 0
     with suppress(ValueError):  # damaged: PyTorch's reader says how
-        n = sum(1 for _ in islice(programs, MOST_INSTRUCTIONS))
+        for _, argument, _ in islice(programs, MOST_INSTRUCTIONS):
+            n += 1
+            longest = max(longest, len(argument) if isinstance(argument, str) else 0)
     if n == MOST_INSTRUCTIONS:
         raise ValueError(f"its list of tensors takes {n:,} steps or more")
+    if longest > MOST_CHARACTERS:
+        raise ValueError(f"a name in it has {longest:,} characters")
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
