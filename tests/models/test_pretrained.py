@@ -144,7 +144,7 @@ def test_a_name_of_a_million_characters_is_not_given_to_pytorch(
 ) -> None:
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was"))
     (tmp_path / "weights.pt").write_bytes(b"\x80\x02c" + b"n" * 10**6 + b"\nn\n.")
-    with pytest.raises(KedgeError, match="a name in it has 1,000,00. characters"):
+    with pytest.raises(KedgeError, match="1,000,002 characters"):
         read_weights(tmp_path / "weights.pt")
 
 
