@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.evaluation.drawings import NAMES, drawings
 
 from kedge import api
-from kedge.data.drawings import load_drawings
 from kedge.data.table import ImageTable
 from kedge.errors import KedgeError
 from kedge.evaluation.known_novelty import FOLDS, RoundSpread, known_novelty
@@ -19,16 +19,8 @@ from kedge.models.novelty import ClassSpace
 from kedge.models.spread import deviations
 from kedge.utils.atomic_io import load_tensors, save_tensors
 
-NAMES = load_drawings().classes
 N = 40
 QUICK = {"epochs": 0, "width": 16}
-
-
-def drawings(names: tuple[str, ...], first: int = 0, n: int = N) -> ImageTable:
-    table = load_drawings()
-    rows = torch.cat([table.rows_of(name)[first : first + n] for name in sorted(names)])
-    labels = torch.arange(len(names)).repeat_interleave(n)
-    return ImageTable(table.images[rows], labels, tuple(sorted(names)), "drawings")
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.evaluation.drawings import NAMES, drawings
 
 from kedge import api
 from kedge.config import RoundOptions
-from kedge.data.drawings import load_drawings
 from kedge.data.pools import Pool
 from kedge.data.table import ImageTable
 from kedge.episodes.train_val_split import split_train_val
@@ -24,14 +24,6 @@ GEN = torch.Generator().manual_seed(0)
 SHAPE = {"n_way": 4, "n_shot": 3, "n_query": 3}
 SCHEDULE = {"epochs": 3, "episodes": 60, "val_episodes": 10}
 QUICK = {"width": 16, **SHAPE, **SCHEDULE}
-NAMES = load_drawings().classes
-
-
-def drawings(names: tuple[str, ...], first: int = 0, n: int = 40) -> ImageTable:
-    table = load_drawings()
-    rows = torch.cat([table.rows_of(name)[first : first + n] for name in sorted(names)])
-    labels = torch.arange(len(names)).repeat_interleave(n)
-    return ImageTable(table.images[rows], labels, tuple(sorted(names)), "drawings")
 
 
 @pytest.fixture(scope="module")
