@@ -128,6 +128,10 @@ def test_who_had_one_picture_is_said(running: Running, picture: Make) -> None:
     versions: list[int] = []
     versions.append(improved({"round": 4, "square": 4, "single": 1}))
     assert of_one_picture(versions[0]) == {"single"}
+    spread = running.project.versions.load(versions[0]).spread
+    assert spread is not None
+    shared = client.get(f"/api/versions/{versions[0]}/remains")["shared_numbers"]
+    assert shared == spread.numel() > 0
     versions.append(improved({"round": 4, "single": 4}))
     assert [of_one_picture(version) for version in versions] == [{"single"}, set()]
 

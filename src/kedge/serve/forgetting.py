@@ -74,6 +74,7 @@ def what_remains(teaching: Teaching, version: int) -> dict[str, Any]:
         "numbers_per_class": numbers_per_class(model),
         "bytes_in_model": len(classes) * numbers_per_class(model) * FLOAT_BYTES,
         "spread": None if model.calibration is None else model.calibration.variance,
+        "shared_numbers": 0 if model.spread is None else model.spread.numel(),
     }
 
 

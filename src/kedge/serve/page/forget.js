@@ -53,8 +53,8 @@ function consequences(version, n, left) {
       {},
       h("b", {}, "What stays: "),
       `what it has learned. It goes on naming ${names}. Of each it keeps ${numbers(left)} `,
-      "that say what its pictures have in common. The more pictures it had, the less they tell ",
-      "about any single one.",
+      `that say what its pictures have in common${shared(left)}. The more pictures there were, the `,
+      "less they tell about any single one.",
     ),
     ...onePicture(left.classes.filter((each) => each.one_picture)),
     h(
@@ -88,7 +88,7 @@ function remains(left, close) {
       "p",
       {},
       `Of ${count(left.classes.length, "class", "classes")} it keeps ${numbers(left)} each and how many `,
-      `pictures there were: ${size(left.bytes_in_model)} in all. `,
+      `pictures there were: ${size(left.bytes_in_model)} in all${shared(left)}. `,
       "Try it: ask about another picture of them.",
     ),
     h("div", { class: "buttons end" }, button("Good", () => close(), { kind: "primary", autofocus: true })),
@@ -96,3 +96,7 @@ function remains(left, close) {
 }
 
 const numbers = (left) => count(left.numbers_per_class, "number");
+
+/** What the model keeps of all classes together; empty if nothing. */
+const shared = ({ shared_numbers: n }) =>
+  n ? `, and of all classes together ${count(n, "number")} that say how pictures of a class differ` : "";
