@@ -69,13 +69,22 @@ def test_automatic_weight_is_resolved_by_the_classes_of_a_round(
     method = parse_method(f"{name} lambda={rule}")
     assert (method.weight, method.label) == (rule, f"{name} lambda={rule}")
     assert parse_method(method.label) == method
-    resolved = method.with_weight_for(48, 12)
+    resolved = method.for_classes(48, 12)
     assert (resolved.weight, resolved.fixed_weight, resolved.label) == (
         *2 * (weight,),
         method.label,
     )
-    given = parse_method(f"{name} lambda=2")
-    assert given.with_weight_for(60, 12) == given
+    given = parse_method(f"{name} lambda=2 merge=0.2")
+    assert given.for_classes(60, 12) == given
+
+
+@pytest.mark.parametrize(
+    ("n_old", "merge"), [(0, 0), (6, 0), (12, 0), (24, 0.15), (36, 0.2), (180, 0.28)]
+)
+def test_automatic_merging_grows_with_the_share_of_old_classes(n_old: int, merge: float) -> None:
+    method = parse_method("FT merge=auto")
+    assert (method.merge, method.label) == ("auto", "FT merge=auto")
+    assert method.for_classes(n_old, 12).fixed_merge == pytest.approx(merge)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -7,7 +7,8 @@ A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR sta
     ema=DECAY            an average of the weights replaces the last ones (`Schedule.ema`)
     batch_norm=MODE      batch, or frozen: statistics stay as they were after the first round
     dropout=MODE         on, or off: no dropout and no DropBlock
-    merge=α              afterwards, weights = (1 − α) · new + α · old
+    merge=α              afterwards, weights = (1 − α) · new + α · old; with merge=auto, α is
+                         0.3 · (1 − n_new/n_old), and 0 where the new classes are as many
 
 in place of what the schedule says; the first round, which all methods share, is not changed by
 them. To add a method, write a file with an `Alignment` and add it to `ALIGNMENTS`:
@@ -50,10 +51,9 @@ WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
 }
 PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
 ROUND_OPTIONS = ("ema", "batch_norm", "dropout")  # of Schedule, which a method may set
-WEIGHT_RULES: dict[str, Callable[[float], float]] = {  # λ from n_old/n_new
-    "auto": lambda ratio: ratio,
-    "sqrt": math.sqrt,
-}
+Rules = dict[str, Callable[[float], float]]
+WEIGHT_RULES: Rules = {"auto": lambda ratio: ratio, "sqrt": math.sqrt}  # λ from n_old/n_new
+MERGE_RULES: Rules = {"auto": lambda ratio: 0.3 * (1 - 1 / max(ratio, 1))}  # α from n_old/n_new
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Method:
     label: str
     trains_on: TrainsOn
     alignment: Alignment | None = None
-    weight: float | str = 1.0  # λ, or one of WEIGHT_RULES, see `with_weight_for`
+    weight: float | str = 1.0  # λ, or one of WEIGHT_RULES, see `for_classes`
     from_scratch: bool = False  # each round starts with new weights, not with the last model
     schedule: dict[str, Any] = field(default_factory=dict)  # fields of Schedule that it sets
-    merge: float = 0.0  # share of the old weights in those of the new model
+    merge: float | str = 0.0  # share of the old weights in the new model, or one of MERGE_RULES
 
     @property
     def fixed_weight(self) -> float:
@@ -72,11 +72,20 @@ class Method:
         assert not isinstance(self.weight, str), "the round resolves it"
         return self.weight
 
-    def with_weight_for(self, n_old: int, n_new: int) -> Method:
-        """This method in a round with so many old and new classes: λ becomes a number."""
-        if not isinstance(self.weight, str):
-            return self
-        return replace(self, weight=WEIGHT_RULES[self.weight](n_old / n_new))
+    @property
+    def fixed_merge(self) -> float:
+        """The share of the old weights as a number."""
+        assert not isinstance(self.merge, str), "the round resolves it"
+        return self.merge
+
+    def for_classes(self, n_old: int, n_new: int) -> Method:
+        """This method in a round with so many old and new classes: its rules become numbers."""
+        ratio, weight, merge = n_old / n_new, self.weight, self.merge
+        return replace(
+            self,
+            weight=WEIGHT_RULES[weight](ratio) if isinstance(weight, str) else weight,
+            merge=MERGE_RULES[merge](ratio) if isinstance(merge, str) else merge,
+        )
 
     def apply_schedule(self, config: TrainConfig) -> TrainConfig:
         """The settings of a round, with those that the method sets."""
@@ -122,9 +131,11 @@ def _build(spec: Spec, text: str) -> Method:
     options = dict(spec.options)
     schedule = {key: options.pop(key) for key in ROUND_OPTIONS if key in options}
     merge = options.pop("merge", 0.0)
-    if not isinstance(merge, int | float) or not 0 <= merge <= 1:
-        raise KedgeError(f"Method '{text}': merge must be a number from 0 to 1.")
-    method = Method(spec.label, "new", schedule=schedule, merge=float(merge))
+    if merge not in MERGE_RULES:
+        if not isinstance(merge, int | float) or not 0 <= merge <= 1:
+            raise KedgeError(f"Method '{text}': merge must be auto or a number from 0 to 1.")
+        merge = float(merge)
+    method = Method(spec.label, "new", schedule=schedule, merge=merge)
     _check_schedule(method, text)
     kind = ALIGNMENTS.get(spec.name)
     if kind is None:

@@ -97,7 +97,7 @@ def train_round(
         method.alignment.check(config.episode)
     start = _broadcast_model(start)
     n_old = len(set(start.classes) - set(pool.classes))
-    method = method.with_weight_for(n_old, len(pool.classes))
+    method = method.for_classes(n_old, len(pool.classes))
     identity = _identity(start, pool, round_data, method, config, memory)
     require(
         distributed.broadcast(identity) == identity,
@@ -111,7 +111,7 @@ def train_round(
         start, pool = layers.shorten(start), training_pool(method, round_data)
     mode = ExecutionMode.best(start.device, n_steps or schedule.epochs * schedule.episodes)
     step = _build_step(start, pool, method, trained, schedule, memory, mode)
-    state = Checkpoint(step, schedule, method.merge)
+    state = Checkpoint(step, schedule, method.fixed_merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         state.load(checkpoint, identity)
         _show_last(state.history)
