@@ -1,0 +1,121 @@
+"""Sixteen rounds of five classes: tables and figure of docs/results.md, from one record."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from kedge.evaluation.results import Score
+from kedge.experiments.metrics import difference, measure, score, seed_matrix
+from kedge.experiments.records import Record
+from reproduction.figure import STYLE
+from reproduction.pages import grid, signed
+from reproduction.studies import POOLS
+
+RECORD = "tiny-rounds-seeds"
+NAMES = {  # in the order of the table
+    "NU": "NU, no update",
+    "FT": "FT",
+    "DFA": "DFA",
+    "IDA": "the paper's IDA",
+    "IDA+": "**IDA+**",
+    "EIML": "EIML, 15 images of every class kept",
+    "EIML dropout=off": "EIML without DropBlock in updates",
+    "PAR start=last": "PAR, all images kept",
+}
+COLOURS = {
+    "FT": "#d55e00",
+    "DFA": "#e69f00",
+    "IDA": "#56b4e9",
+    "IDA+": "#0072b2",
+    "EIML": "#009e73",
+    "PAR start=last": "#777777",
+}
+PAIRS = (("IDA+", "IDA"), ("IDA+", "EIML"), ("IDA+", "EIML dropout=off"), ("IDA+", "PAR start=last"))
+LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follow
+STAGES = ("before their round", "after it", "after the next", "after the last")
+
+
+def scores_table(record: Record) -> str:
+    """A row for each method: accuracies after the last round, and what it keeps."""
+    last = record.rounds[-1]
+    rows = []
+    for method, name in NAMES.items():
+        found = [score(record, method, last, pool) for pool in POOLS]
+        runs = record.select(method, last)
+        kept = statistics.fmean(run.kept_bytes_per_class for run in runs)
+        rows.append((name, *(_cell(one) for one in found), f"{kept / 1000:.1f}" if kept else "–"))
+    return grid(("after 15 updates", *POOLS, "kB kept per class"), rows, "lrrrr")
+
+
+def differences_table(record: Record) -> str:
+    """IDA+ minus others after the last round, paired by seed."""
+    last = record.rounds[-1]
+    rows = [
+        (f"{a} − {b}", *(_cell(difference(record, a, b, last, pool), signs=True) for pool in POOLS))
+        for a, b in PAIRS
+    ]
+    return grid(("", *POOLS), rows, "lrrr")
+
+
+def stages_table(record: Record) -> str:
+    """What becomes of the classes of a round: means over rounds and seeds."""
+    methods = [method for method in NAMES if method != "NU"]
+    rows = [(NAMES[m], *(f"{v:.1f}" for v in class_stages(record, m))) for m in methods]
+    return grid((f"classes of rounds {LEARNED[0]} to {LEARNED[-1]}", *STAGES), rows, "lrrrr")
+
+
+def class_stages(record: Record, method: str) -> Sequence[float]:
+    """Accuracy on the classes of a round before it, after it, after the next and after the last
+    round; the mean over `LEARNED` and all seeds."""
+    last = record.rounds[-1]
+    values = []
+    for seed in record.seeds:
+        # The base round is listed for each method.
+        a = seed_matrix(record, method, seed)
+        values += [(a[t - 1][t], a[t][t], a[t + 1][t], a[last][t]) for t in LEARNED]
+    return [statistics.fmean(column) for column in zip(*values, strict=True)]
+
+
+def rounds_figure(record: Record) -> Figure:
+    """Accuracy on old and on unseen classes after each round."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((7.6, 3.0), layout="constrained")
+        for axes, pool in zip(figure.subplots(1, 2), ("old", "unseen"), strict=True):
+            for method, colour in COLOURS.items():
+                found = {t: score(record, method, t, pool) for t in record.rounds[1:]}
+                means = {t: one.mean for t, one in found.items() if one is not None}
+                label = NAMES[method].strip("*")
+                axes.plot([*means], [*means.values()], color=colour, label=label, linewidth=1.4)
+            axes.set_title(f"{pool} classes", fontsize=9, loc="left")
+            axes.set_xlabel("updates by 5 classes each")
+            axes.set_ylabel("%")
+            axes.grid(axis="y", color="#e4e4e0", linewidth=0.7)
+            axes.set_axisbelow(True)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def numbers_in_text(record: Record) -> dict[str, str]:
+    """Numbers that sentences of the template name."""
+    last, numbers = record.rounds[-1], {}
+    for key, a, b in (("ida", "IDA", "EIML"), ("plus", "IDA+", "EIML"), ("gain", "IDA+", "IDA")):
+        for pool in POOLS:
+            found = difference(record, a, b, last, pool)
+            assert found is not None, f"{RECORD} does not compare {a} with {b} on {pool}"
+            numbers[f"many_{key}_{pool}"] = signed(found.mean)
+    naming = measure(record, "IDA+", last, "naming")
+    assert naming is not None
+    numbers["many_naming"] = f"{naming.mean:.1f}"
+    return numbers
+
+
+def _cell(found: Score | None, signs: bool = False) -> str:
+    if found is None:
+        return "–"
+    mean = signed(found.mean) if signs else f"{found.mean:.1f}"
+    return f"{mean} ± {found.ci:.1f}"
