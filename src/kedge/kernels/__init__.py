@@ -1,0 +1,64 @@
+"""Triton kernels of training on a GPU, for what lies between the convolutions.
+
+A training step of a small network is limited by memory: each kernel here reads and writes the
+activations as few times as possible, so that a step needs neither many small kernels nor a
+compiler. They give the results of the modules that they replace up to rounding, and the same bits
+in every run. Triton is imported only once a GPU is there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from kedge.utils import progress
+
+MAX_NUMEL = 2**31  # offsets are computed in int32
+_enabled = True
+
+
+@contextmanager
+def kernels(enabled: bool) -> Iterator[None]:
+    """Whether networks use the kernels, if these are available."""
+    global _enabled
+    before, _enabled = _enabled, enabled
+    try:
+        yield
+    finally:
+        _enabled = before
+
+
+@functools.cache
+def available() -> bool:
+    """Whether there is a GPU that the kernels can be built for; notes once why not."""
+    if not torch.cuda.is_available() or torch.version.hip is not None:
+        return False
+    try:
+        import kedge.kernels.blocks as blocks
+
+        x = torch.zeros(1, 8, 2, 2, device="cuda").to(memory_format=torch.channels_last)
+        blocks.norm_act(x, nn.BatchNorm2d(8).cuda().eval(), 0.0)
+    except ImportError:
+        progress.note("triton is not installed: training steps are slower")
+        return False
+    except Exception as error:  # no C compiler, a GPU that is too old, …
+        reason = f"{type(error).__name__}: {progress.printable(str(error), one_line=True)[:200]}"
+        progress.note(f"Triton kernels cannot be built, training steps are slower: {reason}")
+        return False
+    return True
+
+
+def use_for(x: Tensor, *norms: nn.BatchNorm2d) -> bool:
+    """Whether kernels compute a block with this input and these norms."""
+    return (
+        x.is_cuda
+        and not torch.compiler.is_compiling()
+        and _enabled
+        and x.numel() // x.shape[1] * norms[0].num_features < MAX_NUMEL
+        and len({norm.training for norm in norms}) == 1
+        and available()
+    )
