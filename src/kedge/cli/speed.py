@@ -62,7 +62,7 @@ class Speed:
 def show(console: Console, record: dict[str, Any]) -> None:
     training, evaluation, execution = (record[k] for k in ("training", "evaluation", "execution"))
     precision = "bf16" if execution["bf16"] else "fp32"
-    mode = [precision, *(name for name in ("compiled", "captured") if execution[name])]
+    mode = [precision, *(name for name in ("compiled", "fused", "captured") if execution[name])]
     title = "{backbone} of width {width}".format(**record["backbone"])
     title += f", {record['images']['image_size']} px; {record['device']}, {', '.join(mode)}"
     right = [Column(f"{method} step", justify="right") for method in training]

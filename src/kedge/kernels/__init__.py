@@ -22,10 +22,10 @@ _enabled = True
 
 
 @contextmanager
-def kernels(enabled: bool) -> Iterator[None]:
-    """Whether networks use the kernels, if these are available."""
+def enabled(value: bool) -> Iterator[None]:
+    """Whether networks use the kernels, if these are available: by default they do."""
     global _enabled
-    before, _enabled = _enabled, enabled
+    before, _enabled = _enabled, value
     try:
         yield
     finally:
@@ -38,10 +38,10 @@ def available() -> bool:
     if not torch.cuda.is_available() or torch.version.hip is not None:
         return False
     try:
-        import kedge.kernels.blocks as blocks
+        from kedge.kernels.norm_act import norm_act
 
         x = torch.zeros(1, 8, 2, 2, device="cuda").to(memory_format=torch.channels_last)
-        blocks.norm_act(x, nn.BatchNorm2d(8).cuda().eval(), 0.0)
+        norm_act(x, nn.BatchNorm2d(8).cuda().eval(), 0.0)
     except ImportError:
         progress.note("triton is not installed: training steps are slower")
         return False

@@ -62,7 +62,10 @@ def _augment(
 ):
     """One image: first the mean luminance that contrast needs, then the result (h w c)."""
     image = tl.program_id(0)
-    top, left = (tl.load(top + image) - pad).to(tl.int32), (tl.load(left + image) - pad).to(tl.int32)
+    top, left = (
+        (tl.load(top + image) - pad).to(tl.int32),
+        (tl.load(left + image) - pad).to(tl.int32),
+    )
     mirrored = tl.load(mirrored + image) != 0
     plane = H * W
     block = tl.arange(0, PIXELS)

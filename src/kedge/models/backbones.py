@@ -53,14 +53,21 @@ class Conv4(nn.Module):
         return self.width * (image_size // 16) ** 2
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
-        norms = [module for module in self.blocks if isinstance(module, nn.BatchNorm2d)]
+        convolutions, norms = _layers(self)
         if not use_for(images, *norms):
             return self.blocks(images).flatten(1)
-        from kedge.kernels.blocks import pool_act
+        from kedge.kernels.pool_act import pool_act
 
-        for convolution, norm in zip(self.blocks[::4], norms, strict=True):
+        for convolution, norm in zip(convolutions, norms, strict=True):
             images = pool_act(convolution(images), norm, 0.0)
         return images.flatten(1)
+
+
+def _layers(module: nn.Module) -> tuple[list[Conv2d], list[nn.BatchNorm2d]]:
+    """Convolutions and norms in the order of their definition."""
+    parts = list(module.modules())
+    convolutions = [part for part in parts if isinstance(part, Conv2d)]
+    return convolutions, [part for part in parts if isinstance(part, nn.BatchNorm2d)]
 
 
 class Conv2d(nn.Conv2d):
@@ -101,26 +108,27 @@ class DropBlock(nn.Module):
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         if not self.training or self.keep == 1:
             return x
-        drawn, gamma, block = self._draw(*x.shape, x.device)
+        drawn, gamma, block = self._draw(x.shape, x.device)
         centres = (drawn < gamma).permute(0, 3, 1, 2)
         kept = ~_dilate(_dilate(centres, 2, block), 3, block)
         scale = kept.numel() / kept.sum().clamp(min=1)
         return x * kept * scale.to(x.dtype)
 
-    def mask(self, b: int, c: int, h: int, w: int, device: torch.device) -> Mask | None:
+    def mask(self, shape: Sequence[int], device: torch.device) -> Mask | None:
         """For a feature map of this shape on a GPU: which entries are kept, drawn as in `forward`,
         and how many are; None if all are."""
         if not self.training or self.keep == 1:
             return None
-        from kedge.kernels.blocks import drop_block_mask
+        from kedge.kernels.drop_block import drop_block_mask
 
-        return drop_block_mask(*self._draw(b, c, h, w, device), self.block)
+        return drop_block_mask(*self._draw(shape, device), self.block)
 
     def _draw(
-        self, b: int, c: int, h: int, w: int, device: torch.device
+        self, shape: Sequence[int], device: torch.device
     ) -> tuple[Float[Tensor, "b h2 w2 c"], float, int]:
         """Uniform numbers in channels-last order, the memory layout of the feature map; the bound
         below which one is the centre of a block; and the side of a block."""
+        b, c, h, w = shape
         block = min(self.block, h, w)
         centres_h, centres_w = h - block + 1, w - block + 1
         # The rate of centres, each of which drops one block, such that 1 − keep is dropped.
@@ -154,21 +162,21 @@ class ResidualBlock(nn.Module):
         self.drop = DropBlock()
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        conv_1, norm_1, _, conv_2, norm_2, _, conv_3, norm_3 = self.body
-        conv_s, norm_s = self.shortcut
-        if not use_for(x, norm_1, norm_2, norm_3, norm_s):
+        convolutions, norms = _layers(self)
+        if not use_for(x, *norms):
             x = _max_pool(self.body(x) + self.shortcut(x), self.training)
             return self.drop(F.leaky_relu(x, SLOPE))
-        from kedge.kernels.blocks import norm_act, pool_act
+        from kedge.kernels.norm_act import norm_act
+        from kedge.kernels.pool_act import pool_act
 
         b, _, h, w = x.shape
-        drop = self.drop.mask(b, norm_s.num_features, h // 2, w // 2, x.device)
+        drop = self.drop.mask((b, norms[0].num_features, h // 2, w // 2), x.device)
         if x.shape[1] % 8:  # once for both convolutions, and as few bytes as possible
             half = torch.is_autocast_enabled("cuda")
             x = _pad_channels(x.to(torch.get_autocast_dtype("cuda")) if half else x)
-        y = norm_act(conv_1(x), norm_1, SLOPE)
-        y = norm_act(conv_2(y), norm_2, SLOPE)
-        return pool_act(conv_3(y), norm_3, SLOPE, (conv_s(x), norm_s), drop)
+        y = norm_act(convolutions[0](x), norms[0], SLOPE)
+        y = norm_act(convolutions[1](y), norms[1], SLOPE)
+        return pool_act(convolutions[2](y), norms[2], SLOPE, (convolutions[3](x), norms[3]), drop)
 
 
 class ResNet12(nn.Module):
