@@ -25,9 +25,9 @@ from kedge.kernels.common import (
     leaky,
     load,
     normalization,
+    own_tile,
     split_rows,
     sum_parts,
-    own_tile,
     tile_cols,
 )
 

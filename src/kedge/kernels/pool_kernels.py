@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kedge.kernels.common import affine, input_gradient, jit, leaky, load, normalization, tile
+from kedge.kernels.common import affine, input_gradient, jit, leaky, load, normalization, own_tile
 
 
 @triton.jit
