@@ -43,11 +43,11 @@ class Speed:
         load_pytorch(images=[self.data])
         from kedge.data.open import open_images
         from kedge.training.speed import measure
-        from kedge.training.step import load_compiler_in_background
+        from kedge.training.step import build_kernels_in_background
         from kedge.utils.atomic_io import write_text_atomically
 
         with progress.display():
-            load_compiler_in_background()
+            build_kernels_in_background()
             table = open_images(self.data, self.image_size)
             record = measure(table, self.backbone, self.episode, self.seconds)
         text = as_json(record, indent=1)

@@ -12,9 +12,11 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kedge.data.augment import draw_augmentation
 from kedge.utils import progress
 
 MAX_NUMEL = 2**31  # offsets are computed in int32
@@ -40,8 +42,7 @@ def available() -> bool:
     try:
         from kedge.kernels.norm_act import norm_act
 
-        x = torch.zeros(1, 8, 2, 2, device="cuda").to(memory_format=torch.channels_last)
-        norm_act(x, nn.BatchNorm2d(8).cuda().eval(), 0.0)
+        norm_act(_example(), nn.BatchNorm2d(64).cuda().eval(), 0.0)
     except ImportError:
         progress.note("triton is not installed: training steps are slower")
         return False
@@ -50,6 +51,30 @@ def available() -> bool:
         progress.note(f"Triton kernels cannot be built, training steps are slower: {reason}")
         return False
     return True
+
+
+def build() -> None:
+    """Build the kernels of ResNet-12, as far as Triton's cache does not have them."""
+    if not available():
+        return
+    from kedge.kernels.augment import fused_augment
+    from kedge.kernels.drop_block import drop_block_mask
+    from kedge.kernels.norm_act import norm_act
+    from kedge.kernels.pool_act import pool_act
+
+    x, (norm, norm_2) = _example(), (nn.BatchNorm2d(64).cuda() for _ in range(2))
+    drop = drop_block_mask(torch.zeros(2, 1, 1, 64, device="cuda"), 0.0, 5, 5)
+    y = pool_act(norm_act(x, norm, 0.0), norm, 0.0, (x, norm_2), drop)
+    y.sum().backward()
+    pool_act(x, norm.eval(), 0.0, (x, norm_2.eval()))
+    drawn = draw_augmentation(np.random.default_rng(0), 1, 1, 16).of(0, 1).to(x.device)
+    fused_augment(torch.zeros(1, 3, 16, 16, dtype=torch.uint8, device="cuda"), drawn)
+
+
+def _example() -> Tensor:
+    half = torch.cuda.is_bf16_supported(including_emulation=False)
+    dtype = torch.bfloat16 if half else torch.float32
+    return torch.zeros(2, 64, 10, 10, dtype=dtype, device="cuda")
 
 
 def use_for(x: Tensor, *norms: nn.BatchNorm2d) -> bool:

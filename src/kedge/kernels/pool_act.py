@@ -48,16 +48,12 @@ class _PoolAct(torch.autograd.Function):
     ) -> Tensor:
         x = second = channels_last(x)
         mean, var, ctx.n_rows = statistics_of(x, norms[0])
-        parameters: tuple[Any, ...] = (
-            mean,
-            var,
-            weight,
-            bias,
-        ) * 2  # of the second input too, if there is one
+        first: tuple[Any, ...] = (mean, var, weight, bias)
+        parameters = first * 2
         if shortcut is not None:
             second = channels_last(shortcut)
             mean, var, _ = statistics_of(second, norms[1])
-            parameters = (*parameters[:4], mean, var, weight_2, bias_2)
+            parameters = (*first, mean, var, weight_2, bias_2)
         ctx.save_for_backward(x, second, *parameters, *(drop or ()))
         ctx.flags = (shortcut is not None, drop is not None)
         n, c, h, w = x.shape

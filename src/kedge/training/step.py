@@ -67,10 +67,14 @@ class ExecutionMode:
         return cls(half_precision(device), compiled, gpu, fused and not compiled)
 
 
-def load_compiler_in_background() -> None:
-    """Import Triton and build the kernels that every network uses, while images are read."""
+_builders: list[threading.Thread] = []
+
+
+def build_kernels_in_background() -> None:
+    """Import Triton and build the kernels, which takes seconds, while images are read."""
     if default_device().type == "cuda":
-        threading.Thread(target=kernels.available, name="kedge builds kernels").start()
+        _builders.append(threading.Thread(target=kernels.build, name="kedge builds kernels"))
+        _builders[-1].start()
 
 
 class StepInputs(NamedTuple):
@@ -137,6 +141,8 @@ class TrainStep:
         self._student, self._teacher, self._augment = self._compile()
 
     def _compile(self) -> tuple[Network, Network, Callable[[Tensor, Augmentation], Tensor]]:
+        while _builders:  # nothing else may run on the GPU while a graph is captured
+            _builders.pop().join()
         student, teacher = self.student.embedding, self.teacher.embedding
         if self.mode.fused:
             from kedge.kernels.augment import fused_augment
