@@ -18,6 +18,7 @@ LAYERS = (
     "config",
     "defaults",
     "data",
+    "kernels",
     "benchmarks",
     "episodes",
     "models",

@@ -46,7 +46,7 @@ from kedge.models.embedding import CUSTOM
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
 from kedge.training.round import ANCHORS_ONLY, check_tasks_per_step
-from kedge.training.step import default_device, load_compiler_in_background
+from kedge.training.step import build_kernels_in_background, default_device
 from kedge.training.user_round import limit_shots_to_memory, train_user_round
 from kedge.training.user_settings import (
     Images,
@@ -335,7 +335,7 @@ def _check_model(model: object) -> None:
 
 
 def _prepare(options: RoundOptions) -> None:
-    """Join other processes, reject what cannot work, and load the compiler while images load."""
+    """Join other processes, reject what cannot work, and build kernels while images load."""
     distributed.init()
     check_tasks_per_step(options.tasks_per_step)
-    load_compiler_in_background()
+    build_kernels_in_background()

@@ -43,11 +43,11 @@ class Speed:
         load_pytorch(images=[self.data])
         from kedge.data.open import open_images
         from kedge.training.speed import measure
-        from kedge.training.step import load_compiler_in_background
+        from kedge.training.step import build_kernels_in_background
         from kedge.utils.atomic_io import write_text_atomically
 
         with progress.display():
-            load_compiler_in_background()
+            build_kernels_in_background()
             table = open_images(self.data, self.image_size)
             record = measure(table, self.backbone, self.episode, self.seconds)
         text = as_json(record, indent=1)
@@ -62,7 +62,7 @@ class Speed:
 def show(console: Console, record: dict[str, Any]) -> None:
     training, evaluation, execution = (record[k] for k in ("training", "evaluation", "execution"))
     precision = "bf16" if execution["bf16"] else "fp32"
-    mode = [precision, *(name for name in ("compiled", "captured") if execution[name])]
+    mode = [precision, *(name for name in ("compiled", "fused", "captured") if execution[name])]
     title = "{backbone} of width {width}".format(**record["backbone"])
     title += f", {record['images']['image_size']} px; {record['device']}, {', '.join(mode)}"
     right = [Column(f"{method} step", justify="right") for method in training]

@@ -24,7 +24,7 @@ from kedge.experiments.records import EARLIER_METHODS, RECORD_FORMAT, Record
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
 from kedge.models.model_file import current_spec
-from kedge.training.step import load_compiler_in_background
+from kedge.training.step import build_kernels_in_background
 from kedge.utils import distributed, progress
 from kedge.utils.atomic_io import exclusive, write_text_atomically
 from kedge.utils.config_io import from_dict, option_name, parse_json, to_dict
@@ -51,7 +51,7 @@ def run_experiment(experiment: Experiment, folder: str | Path, on: str = "local"
     require(alone or distributed.world_size() == 1, f"--on {on}: start it without torchrun.")
     folder = Path(folder)
     if alone and not (folder / "record.json").exists():
-        load_compiler_in_background()
+        build_kernels_in_background()
     images = check_experiment(experiment).fingerprint
     with exclusive(folder):
         joined = _claim_folder(experiment, folder, images)

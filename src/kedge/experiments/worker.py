@@ -14,7 +14,7 @@ from kedge.experiments.runner import read_experiment
 from kedge.experiments.seed_run import BASE, SeedRun
 from kedge.methods.registry import parse_method
 from kedge.training.loggers import log_to_tensorboard
-from kedge.training.step import load_compiler_in_background
+from kedge.training.step import build_kernels_in_background
 from kedge.utils import progress
 from kedge.utils.process import keep_freed_memory, prepare_streams, shorten_warnings
 
@@ -26,7 +26,7 @@ def main() -> None:
     prepare_streams()
     shorten_warnings()
     print(BEGUN, flush=True)
-    load_compiler_in_background()
+    build_kernels_in_background()
     folder, seed, method, n_sharing, events = sys.argv[1:]
     try:
         with progress.display(), log_to_tensorboard(events or None):

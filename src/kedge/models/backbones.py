@@ -3,6 +3,9 @@
 Conv-4: Vinyals et al., Matching Networks, 2016. ResNet-12: Oreshkin et al., TADAM, 2018, in the
 form of Lee et al., 2019. DropBlock: Ghiasi et al., 2018.
 
+On a GPU with Triton, Conv-4 and ResNet-12 compute what lies between their convolutions by
+`kedge.kernels`. The modules here define the result, and do the work elsewhere.
+
 Any module from images (b c h w) to features (b d) can take their place. If it has a `last_block`,
 Task2Vec uses the filters in it (`kedge.training.task2vec`).
 """
@@ -15,11 +18,12 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from kedge.config import BackboneConfig
 from kedge.errors import require
+from kedge.kernels import use_for
 from kedge.models.efficientnet import EfficientNetLite0
 from kedge.models.timm_backbone import TIMM, TimmBackbone
 from kedge.utils.text import display_name
@@ -28,6 +32,8 @@ from kedge.utils.text import display_name
 class Conv4(nn.Module):
     """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened. ReLU is
     monotonic, so pooling goes first: same result, a quarter of the work."""
+
+    has_kernels = True
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
@@ -47,18 +53,38 @@ class Conv4(nn.Module):
         return self.width * (image_size // 16) ** 2
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
-        return self.blocks(images).flatten(1)
+        convolutions, norms = _layers(self)
+        if not use_for(images, *norms):
+            return self.blocks(images).flatten(1)
+        from kedge.kernels.pool_act import pool_act
+
+        for convolution, norm in zip(convolutions, norms, strict=True):
+            images = pool_act(convolution(images), norm, 0.0)
+        return images.flatten(1)
+
+
+def _layers(module: nn.Module) -> tuple[list[Conv2d], list[nn.BatchNorm2d]]:
+    """Convolutions and norms in the order of their definition."""
+    parts = list(module.modules())
+    convolutions = [part for part in parts if isinstance(part, Conv2d)]
+    return convolutions, [part for part in parts if isinstance(part, nn.BatchNorm2d)]
 
 
 class Conv2d(nn.Conv2d):
-    """Pads the input channels with zeros to a multiple of 8 on a GPU, as tensor cores need."""
+    """Pads the input channels with zeros to a multiple of 8 on a GPU, as tensor cores need. The
+    input may have been padded before."""
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
         missing = -self.in_channels % 8
         if not x.is_cuda or missing == 0:
             return super().forward(x)
-        x, weight = (F.pad(t, (0, 0, 0, 0, 0, missing)) for t in (x, self.weight))
-        return F.conv2d(x, weight, self.bias, self.stride, self.padding)
+        weight = _pad_channels(self.weight)
+        return F.conv2d(_pad_channels(x), weight, self.bias, self.stride, self.padding)
+
+
+def _pad_channels(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+    missing = -x.shape[1] % 8
+    return F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
 
 
 def _max_pool(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h2 w2"]:
@@ -67,6 +93,9 @@ def _max_pool(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c
         return F.max_pool2d(x, 2)
     h, w = x.shape[2] // 2, x.shape[3] // 2
     return x[:, :, : 2 * h, : 2 * w].unflatten(3, (w, 2)).unflatten(2, (h, 2)).amax((3, 5))
+
+
+Mask = tuple[UInt8[Tensor, "b h w c"], Int[Tensor, " 1"]]
 
 
 class DropBlock(nn.Module):
@@ -79,17 +108,32 @@ class DropBlock(nn.Module):
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         if not self.training or self.keep == 1:
             return x
-        h, w = x.shape[2:]
+        drawn, gamma, block = self._draw(x.shape, x.device)
+        centres = (drawn < gamma).permute(0, 3, 1, 2)
+        kept = ~_dilate(_dilate(centres, 2, block), 3, block)
+        scale = kept.numel() / kept.sum().clamp(min=1)
+        return x * kept * scale.to(x.dtype)
+
+    def mask(self, shape: Sequence[int], device: torch.device) -> Mask | None:
+        """For a feature map of this shape on a GPU: which entries are kept, drawn as in `forward`,
+        and how many are; None if all are."""
+        if not self.training or self.keep == 1:
+            return None
+        from kedge.kernels.drop_block import drop_block_mask
+
+        return drop_block_mask(*self._draw(shape, device), self.block)
+
+    def _draw(
+        self, shape: Sequence[int], device: torch.device
+    ) -> tuple[Float[Tensor, "b h2 w2 c"], float, int]:
+        """Uniform numbers in channels-last order, the memory layout of the feature map; the bound
+        below which one is the centre of a block; and the side of a block."""
+        b, c, h, w = shape
         block = min(self.block, h, w)
         centres_h, centres_w = h - block + 1, w - block + 1
         # The rate of centres, each of which drops one block, such that 1 − keep is dropped.
         gamma = (1 - self.keep) / block**2 * (h * w) / (centres_h * centres_w)
-        b, c = x.shape[:2]
-        # Drawn in channels-last order, the memory layout of the feature map.
-        drawn = torch.rand(b, centres_h, centres_w, c, device=x.device).permute(0, 3, 1, 2)
-        kept = ~_dilate(_dilate(drawn < gamma, 2, block), 3, block)
-        scale = kept.numel() / kept.sum().clamp(min=1)
-        return x * kept * scale.to(x.dtype)
+        return torch.rand(b, centres_h, centres_w, c, device=device), gamma, block
 
 
 def _dilate(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Tensor, "b c h2 w2"]:
@@ -100,6 +144,9 @@ def _dilate(centres: Bool[Tensor, "b c h w"], axis: int, block: int) -> Bool[Ten
     return functools.reduce(torch.logical_or, (padded.narrow(axis, i, n) for i in range(block)))
 
 
+SLOPE = 0.1  # of leaky ReLU
+
+
 class ResidualBlock(nn.Module):
     """Three 3×3 convolutions plus a 1×1 shortcut; max-pooling; activation; DropBlock."""
 
@@ -108,19 +155,34 @@ class ResidualBlock(nn.Module):
         layers: list[nn.Module] = []
         for size in (in_channels, channels, channels):
             layers.append(Conv2d(size, channels, 3, padding=1, bias=False))
-            layers += [nn.BatchNorm2d(channels), nn.LeakyReLU(0.1)]
+            layers += [nn.BatchNorm2d(channels), nn.LeakyReLU(SLOPE)]
         self.body = nn.Sequential(*layers[:-1])
         convolution = Conv2d(in_channels, channels, 1, bias=False)
         self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels))
         self.drop = DropBlock()
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        x = _max_pool(self.body(x) + self.shortcut(x), self.training)
-        return self.drop(F.leaky_relu(x, 0.1))
+        convolutions, norms = _layers(self)
+        if not use_for(x, *norms):
+            x = _max_pool(self.body(x) + self.shortcut(x), self.training)
+            return self.drop(F.leaky_relu(x, SLOPE))
+        from kedge.kernels.norm_act import norm_act
+        from kedge.kernels.pool_act import pool_act
+
+        b, _, h, w = x.shape
+        drop = self.drop.mask((b, norms[0].num_features, h // 2, w // 2), x.device)
+        if x.shape[1] % 8:  # once for both convolutions, and as few bytes as possible
+            half = torch.is_autocast_enabled("cuda")
+            x = _pad_channels(x.to(torch.get_autocast_dtype("cuda")) if half else x)
+        y = norm_act(convolutions[0](x), norms[0], SLOPE)
+        y = norm_act(convolutions[1](y), norms[1], SLOPE)
+        return pool_act(convolutions[2](y), norms[2], SLOPE, (convolutions[3](x), norms[3]), drop)
 
 
 class ResNet12(nn.Module):
     """Four residual blocks, then the global average."""
+
+    has_kernels = True
 
     def __init__(self, in_channels: int, widths: Sequence[int]) -> None:
         super().__init__()
@@ -129,7 +191,7 @@ class ResNet12(nn.Module):
         self.blocks = nn.Sequential(*(ResidualBlock(a, b) for a, b in itertools.pairwise(channels)))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, a=0.1, mode="fan_out")  # for leaky ReLU
+                nn.init.kaiming_normal_(module.weight, a=SLOPE, mode="fan_out")  # for leaky ReLU
 
     @property
     def last_block(self) -> nn.Module:

@@ -109,7 +109,8 @@ def train_round(
     layers, round_data = _compute_frozen_layers(start, round_data, trained, config.seed)
     if layers is not None:  # what follows sees their outputs in place of images
         start, pool = layers.shorten(start), training_pool(method, round_data)
-    mode = ExecutionMode.best(start.device, n_steps or schedule.epochs * schedule.episodes)
+    n_steps = n_steps or schedule.epochs * schedule.episodes
+    mode = ExecutionMode.best(start.embedding, start.device, n_steps)
     step = _build_step(start, pool, method, trained, schedule, memory, mode)
     state = Checkpoint(step, schedule, method.fixed_merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):

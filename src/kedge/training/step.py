@@ -1,33 +1,31 @@
 """One optimizer step: augment, forward, backward, update.
 
 Nothing here waits for the device: losses stay there and are read once per epoch. On a GPU,
-convolutions are in bf16, networks and augmentation are compiled, and the whole step is captured as
-a CUDA graph (`kedge.training.cuda_graph`).
+convolutions are in bf16, and the whole step is captured as a CUDA graph
+(`kedge.training.cuda_graph`). Conv-4 and ResNet-12 use kernels of our own (`kedge.kernels`); other
+networks are compiled if the round is long enough.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kedge import kernels
 from kedge.data.augment import Augmentation, augment
 from kedge.episodes.sampler import EpisodeBatch
 from kedge.errors import require
 from kedge.methods.base import AlignmentInputs, Memory, Rehearsal
 from kedge.methods.registry import Method
-from kedge.models.embedding import half_precision
+from kedge.models.embedding import Embedding, half_precision
 from kedge.models.model import Model
 from kedge.training.ema import WeightAverage
-from kedge.utils import progress
 
 # A step is limited by memory bandwidth: compute an activation again in each kernel that needs it
 # rather than write it to memory.
@@ -55,41 +53,28 @@ class ExecutionMode:
     bf16: bool = False  # convolutions; everything else stays in fp32
     compiled: bool = False  # networks and augmentation, by torch.compile
     captured: bool = False  # the whole step as a CUDA graph
+    fused: bool = False  # augmentation, and the network if it has kernels, by `kedge.kernels`
 
     @classmethod
-    def best(cls, device: torch.device, n_steps: int = MIN_STEPS_TO_COMPILE) -> ExecutionMode:
+    def best(
+        cls, embedding: Embedding, device: torch.device, n_steps: int = MIN_STEPS_TO_COMPILE
+    ) -> ExecutionMode:
         """The fastest mode for so many steps that device and installed packages support."""
         gpu = device.type == "cuda"
-        compiled = gpu and n_steps >= MIN_STEPS_TO_COMPILE and _can_compile()
-        return cls(half_precision(device), compiled, gpu)
+        fused = gpu and kernels.available()
+        has_kernels = getattr(embedding.backbone, "has_kernels", False)
+        compiled = fused and not has_kernels and n_steps >= MIN_STEPS_TO_COMPILE
+        return cls(half_precision(device), compiled, gpu, fused and not compiled)
 
 
-@functools.cache
-def _can_compile() -> bool:
-    """Whether torch.compile has what it needs for a GPU; notes once if it has not."""
-    try:
-        import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        progress.note("triton is not installed: training steps are not compiled, and slower")
-        return False
-    return True
+_builders: list[threading.Thread] = []
 
 
-_compiler_threads: list[threading.Thread] = []
-
-
-def load_compiler_in_background() -> None:
-    """Import the compiler, which takes many seconds, while images are read from the disk."""
-    if ExecutionMode.best(default_device()).compiled:
-        thread = threading.Thread(target=_load_compiler, name="kedge loads the compiler")
-        _compiler_threads.append(thread)
-        thread.start()
-
-
-def _load_compiler() -> None:
-    with suppress(ImportError, AttributeError):  # private modules of PyTorch, which may move
-        import_module("torch._inductor.compile_fx")
-        import_module("torch._inductor.async_compile").AsyncCompile.warm_pool()
+def build_kernels_in_background() -> None:
+    """Import Triton and build the kernels, which takes seconds, while images are read."""
+    if default_device().type == "cuda":
+        _builders.append(threading.Thread(target=kernels.build, name="kedge builds kernels"))
+        _builders[-1].start()
 
 
 class StepInputs(NamedTuple):
@@ -141,7 +126,9 @@ class TrainStep:
         trained = {name: w for name, w in student.weights().items() if w.requires_grad}
         old = teacher.weights()
         self.weights = (trained, {name: old[name].detach() for name in trained})
-        self.mode = ExecutionMode.best(student.device) if mode is None else mode
+        if mode is None:
+            mode = ExecutionMode.best(student.embedding, student.device)
+        self.mode = mode
         groups: list[dict[str, Any]] = [{"params": list(self.weights[0].values()), "lr_scale": 1.0}]
         if self.class_embeddings is not None:
             scale = student.head.class_lr_scale
@@ -154,11 +141,15 @@ class TrainStep:
         self._student, self._teacher, self._augment = self._compile()
 
     def _compile(self) -> tuple[Network, Network, Callable[[Tensor, Augmentation], Tensor]]:
+        while _builders:  # nothing else may run on the GPU while a graph is captured
+            _builders.pop().join()
         student, teacher = self.student.embedding, self.teacher.embedding
+        if self.mode.fused:
+            from kedge.kernels.augment import fused_augment
+
+            return student, teacher, fused_augment
         if not self.mode.compiled:
             return student, teacher, augment
-        while _compiler_threads:
-            _compiler_threads.pop().join()
         return tuple(
             torch.compile(each, dynamic=False, options=INDUCTOR_OPTIONS)
             for each in (student, teacher, augment)
@@ -246,7 +237,8 @@ class TrainStep:
         return Rehearsal(new.unflatten(0, ways), old.unflatten(0, ways), batch.n_shot)
 
     def _features(self, network: Network, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b d"]:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.mode.bf16):
+        half = torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.mode.bf16)
+        with half, kernels.enabled(self.mode.fused):
             return network(pixels)
 
 
