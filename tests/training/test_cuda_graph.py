@@ -8,8 +8,11 @@ from kedge.config import EpisodeShape
 from kedge.data.pools import Pool
 from kedge.episodes.sampler import EpisodeSampler
 from kedge.errors import KedgeError
+from kedge.models.trainable import trainable_copy
 from kedge.training.cuda_graph import _restored, _StaticEpisodes
-from kedge.training.step import StepInputs, TrainStep
+from kedge.training.loop import EpochRunner
+from kedge.training.step import ExecutionMode, StepInputs, TrainStep
+from kedge.utils.progress import no_tick
 
 CPU = torch.device("cpu")
 
@@ -79,3 +82,20 @@ def test_capturing_restores_weights_statistics_and_moments(trained_before: bool)
     assert all(map(same, states(), before[0]))
     expected = before[1] or [torch.zeros_like(moment) for moment in moments()]
     assert all(map(torch.equal, moments(), expected))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("backbone", ["conv4", "resnet12"])
+def test_captured_step_with_kernels_is_that_of_autograd(backbone: str) -> None:
+    """The same episodes, blocks dropped, losses and statistics as without graph and kernels."""
+    found = []
+    for mode in (ExecutionMode(captured=True, fused=True), ExecutionMode()):
+        start = untrained(backbone).to("cuda")
+        student = trainable_copy(start)
+        step = TrainStep(student, start, BASE, 1e-4, None, {}, mode)
+        runner = EpochRunner(step, FIRST.train, start.anchors, scheduled(episodes=5), 0)
+        losses = [runner.epoch(epoch, no_tick).loss for epoch in range(2)]
+        statistics = [b for b in student.embedding.buffers() if b.is_floating_point()]
+        found.append([torch.tensor(losses, device="cuda"), *statistics])
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Set
 from contextlib import suppress
@@ -22,6 +21,7 @@ from kedge.data.remarks import few_images, kind_of, refuse_problems, tell
 from kedge.data.table import ImageTable
 from kedge.errors import require
 from kedge.utils import progress
+from kedge.utils.env import cache_folder
 from kedge.utils.regular_file import open_regular
 
 T = TypeVar("T", ImageIndex, ImageTable)
@@ -208,8 +208,7 @@ def _decode(index: ImageIndex, spec: ImageSpec, cache: bool) -> ImageTable:
     job = PackJob(index, spec)
     if cache and job.n_bytes > WORTH_CACHING:
         name = f"{index.path.resolve().name}-{spec.image_size}px-{job.key[:12]}.images"
-        cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        out = Path(os.environ.get("KEDGE_CACHE") or cache_home / "kedge") / name
+        out = cache_folder() / name
         if out.exists():  # its remarks were told when it was packed
             return replace(pack_images(index, spec, out, timeout=-1.0), remarks=())
         progress.note(

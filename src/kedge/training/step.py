@@ -8,6 +8,7 @@ networks are compiled if the round is long enough.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kedge.methods.registry import Method
 from kedge.models.embedding import Embedding, half_precision
 from kedge.models.model import Model
 from kedge.training.ema import WeightAverage
+from kedge.utils.env import cache_folder
 
 # A step is limited by memory bandwidth: compute an activation again in each kernel that needs it
 # rather than write it to memory.
@@ -150,6 +152,8 @@ class TrainStep:
             return student, teacher, fused_augment
         if not self.mode.compiled:
             return student, teacher, augment
+        # PyTorch's default is a folder for temporary files, which do not outlast a restart.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
         return tuple(
             torch.compile(each, dynamic=False, options=INDUCTOR_OPTIONS)
             for each in (student, teacher, augment)

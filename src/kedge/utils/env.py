@@ -29,6 +29,12 @@ def environment() -> dict[str, str]:
     }
 
 
+def cache_folder() -> Path:
+    """Where kedge keeps what may be deleted at any time: $KEDGE_CACHE or ~/.cache/kedge."""
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("KEDGE_CACHE") or cache_home / "kedge")
+
+
 def _commit() -> str:
     """The commit of kedge's own checkout; 'unknown' if it was installed from a wheel."""
     folder = Path(__file__).resolve().parent
