@@ -529,6 +529,38 @@ def csv_of_missing_folders(folder: Path) -> Path:
 
 
 @generator
+def csv_of_missing_classes(folder: Path) -> Path:
+    """Each line names another class, for which a folder could be looked for, too."""
+    rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
+    rows += b"".join(b"%x/b,%x\n" % (i, i) for i in range(800_000))
+    return list_with(folder, "list.csv", rows)
+
+
+@generator
+def csv_of_missing_ranks(folder: Path) -> Path:
+    """Names in the form of Ravi's lists, whose classes could be looked for among the folders."""
+    rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
+    return list_with(folder, "list.csv", rows + b"n0153282900000001.jpg,c\n" * 800_000)
+
+
+@generator
+def jsonl_of_empty_objects(folder: Path) -> Path:
+    """Three bytes for each line, which could take much to be told of."""
+    row = b'{"path": "ant/0.png", "label": 1}\n'
+    return list_with(folder, "list.jsonl", row + b"{}\n" * 3_000_000)
+
+
+@generator
+def zip_of_empty_lines(folder: Path) -> Path:
+    """As many lines as the list of a small archive may have, in a hundred kilobytes."""
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("0.png", png())
+        archive.writestr("list.csv", b"path,class\n" + b"\n" * 52_000_000)
+    return folder / "x.zip"
+
+
+@generator
 def csv_of_commas(folder: Path) -> Path:
     """A first line of as many columns as there are bytes."""
     return list_with(folder, "list.csv", b"," * 8_000_000)
