@@ -435,6 +435,19 @@ def pickle_of_frozen_sets(folder: Path) -> Path:
 
 
 @generator
+def pickle_of_texts(folder: Path) -> Path:
+    """Four bytes for each, which takes 80."""
+    texts = b"".join(b"\x8c\2%c%c" % (i & 127, i >> 7) for i in range(1 << 14))
+    return cache_with(folder, b"(" + texts * 850 + b"1")
+
+
+@generator
+def pickle_of_lines(folder: Path) -> Path:
+    """Texts as Python 2 wrote them, whose escapes are looked at."""
+    return cache_with(folder, b"(" + b"S'ab'\n" * 10_000_000 + b"1")
+
+
+@generator
 def pickle_of_tuples(folder: Path) -> Path:
     """Two bytes for each, and much more to look at it."""
     path = cache_with(folder, b"")
