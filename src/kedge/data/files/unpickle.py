@@ -37,9 +37,9 @@ from kedge.errors import KedgeError
 
 SHORT_BYTES = 255  # bytes; longer strings are not copied out of the file
 LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on disk
-# A small object may be one byte in the file and 80 in memory, and take a microsecond, or two if it is
-# a line of text. The 448,695 arrays of tieredImageNet, the largest of these data sets, take 13
-# million opcodes, but gigabytes; its labels take 6 million at most.
+# A small object may be one byte in the file and 80 in memory, and take a microsecond; a line takes
+# two. The 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million opcodes,
+# but gigabytes; its labels take 6 million at most.
 FEW_OPCODES, BYTES_PER_OPCODE, MAX_OPCODES = 6_000_000, 64, 15_000_000
 
 _MISSING = object()  # in the memo
@@ -153,8 +153,11 @@ class _Machine:
         self.stack.append(as_text(raw) if len(raw) <= SHORT_BYTES else raw)
 
     def push_text(self, n: int) -> None:
-        raw = self.short(n) if n <= SHORT_BYTES else self.view_of(n)
-        self.stack.append(LongText(raw) if n > LONG_TEXT else str(raw, "utf-8", "surrogatepass"))
+        if n > LONG_TEXT:
+            self.stack.append(LongText(self.view_of(n)))
+        else:
+            raw = self.short(n) if n <= SHORT_BYTES else self.view_of(n)
+            self.stack.append(str(raw, "utf-8", "surrogatepass"))
 
     def python2_line(self) -> None:
         """A string with the quotes and escapes of Python 2's repr()."""
