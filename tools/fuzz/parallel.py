@@ -7,8 +7,8 @@ a few, one after the other, each with a seed and a folder of its own (OUT/runs/P
 Meanwhile OUT/status.json says what has been done, and when the time is over three files are there:
 
     OUT/summary.json   processor minutes, executions, edges, inputs kept and findings of each parser
-    OUT/findings.tar   inputs that are findings, each with its traceback
-    OUT/corpora.tar    kept inputs, which `--corpora` takes once they are unpacked
+    OUT/findings.tar.gz   inputs that are findings, each with its traceback
+    OUT/corpora.tar.gz    kept inputs, which `--corpora` takes once they are unpacked
 
 Start it with `setsid` where the session may end before. It ends by itself.
 """
@@ -142,14 +142,14 @@ def pack(path: Path, files: dict[str, Path], most: int) -> None:
 
 def pack_all(out: Path, carried: Path) -> None:
     findings = {str(path.relative_to(out / "runs")): path for path in out.glob("runs/*/findings/*")}
-    pack(out / "findings.tar", findings, LARGEST["findings"])
+    pack(out / "findings.tar.gz", findings, LARGEST["findings"])
     kept: dict[str, Path] = {}
     for path in out.glob("runs/*/corpus/*"):
         parser = path.parent.parent.name.rpartition("-")[0]
         name = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         if not (carried / parser / "corpus" / path.name).exists():
             kept[f"{parser}/corpus/{name}"] = path
-    pack(out / "corpora.tar", kept, LARGEST["corpora"])
+    pack(out / "corpora.tar.gz", kept, LARGEST["corpora"])
 
 
 def main() -> None:

@@ -38,8 +38,8 @@ from kedge.errors import KedgeError
 SHORT_BYTES = 255  # bytes; longer strings are not copied out of the file
 LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on disk
 # A small object may be one byte in the file and 80 in memory, and take a microsecond; a line takes
-# two. The 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million opcodes,
-# but gigabytes; its labels take 6 million at most.
+# two. tieredImageNet, the largest of these data sets, has 448,695 arrays, which take 13 million
+# opcodes but gigabytes, and labels, which take 6 million at most.
 FEW_OPCODES, BYTES_PER_OPCODE, MAX_OPCODES = 6_000_000, 64, 15_000_000
 
 _MISSING = object()  # in the memo
