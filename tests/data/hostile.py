@@ -435,6 +435,19 @@ def pickle_of_frozen_sets(folder: Path) -> Path:
 
 
 @generator
+def pickle_of_texts(folder: Path) -> Path:
+    """Four bytes for each, which takes 80."""
+    texts = b"".join(b"\x8c\2%c%c" % (i & 127, i >> 7) for i in range(1 << 14))
+    return cache_with(folder, b"(" + texts * 850 + b"1")
+
+
+@generator
+def pickle_of_lines(folder: Path) -> Path:
+    """Texts as Python 2 wrote them, whose escapes are looked at."""
+    return cache_with(folder, b"(" + b"S'ab'\n" * 10_000_000 + b"1")
+
+
+@generator
 def pickle_of_tuples(folder: Path) -> Path:
     """Two bytes for each, and much more to look at it."""
     path = cache_with(folder, b"")
@@ -526,6 +539,38 @@ def csv_of_missing_folders(folder: Path) -> Path:
     """Each line names a folder, which could be looked for in several places on the disk."""
     rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
     return list_with(folder, "list.csv", rows + b"".join(b"%x/b,c\n" % i for i in range(300_000)))
+
+
+@generator
+def csv_of_missing_classes(folder: Path) -> Path:
+    """Each line names another class, for which a folder could be looked for, too."""
+    rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
+    rows += b"".join(b"%x/b,%x\n" % (i, i) for i in range(800_000))
+    return list_with(folder, "list.csv", rows)
+
+
+@generator
+def csv_of_missing_ranks(folder: Path) -> Path:
+    """Names in the form of Ravi's lists, whose classes could be looked for among the folders."""
+    rows = b"path,label\nant/0.png,a\nbat/0.png,b\n"
+    return list_with(folder, "list.csv", rows + b"n0153282900000001.jpg,c\n" * 800_000)
+
+
+@generator
+def jsonl_of_empty_objects(folder: Path) -> Path:
+    """Three bytes for each line, which could take much to be told of."""
+    row = b'{"path": "ant/0.png", "label": 1}\n'
+    return list_with(folder, "list.jsonl", row + b"{}\n" * 3_000_000)
+
+
+@generator
+def zip_of_empty_lines(folder: Path) -> Path:
+    """As many lines as the list of a small archive may have, in a hundred kilobytes."""
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("0.png", png())
+        archive.writestr("list.csv", b"path,class\n" + b"\n" * 52_000_000)
+    return folder / "x.zip"
 
 
 @generator

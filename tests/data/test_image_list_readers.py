@@ -16,9 +16,9 @@ from tests.data.conftest import put
 
 from kedge.data.decode import ImageSpec
 from kedge.data.decode_pool import decode_each
-from kedge.data.files import open_tree
+from kedge.data.files import list_file, open_tree
 from kedge.data.index import ImageIndex
-from kedge.data.readers import read_index
+from kedge.data.readers import image_list, read_index
 from kedge.data.readers.base import Reader
 from kedge.data.readers.image_list import ImageListReader
 from kedge.data.readers.listed_folders import CifarFoldersReader, TinyImageNetReader
@@ -249,6 +249,35 @@ def test_folders_that_a_list_alone_names_but_do_not_exist(
     monkeypatch.setattr(os, "scandir", scan)
     assert len(read(file, LISTS)) == 2
     assert len(scanned) < 10
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    "line", ["%d/b.png,c", "b.png,%d", "n01532829%08d.jpg,c", "a/0.png,a", ","]
+)
+def test_lists_of_lines_without_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, alone: bool
+) -> None:
+    """A megabyte of such lines took a second. More files allow for more of them."""
+    monkeypatch.setattr(list_file, "MOST_WORK", 1000)
+    draw_all(tmp_path, {"a/0.png": 10, "a/1.png": 20})
+    rows = ["a/0.png,a", "a/1.png,a", *(line % i if "%" in line else line for i in range(200))]
+    file = put(tmp_path / "list.csv", "\n".join(("path,class", *rows)))
+    with pytest.raises(KedgeError, match=r"list\.csv: line \d+ is reached with only 2 images"):
+        read(file if alone else tmp_path, LISTS)
+    draw_all(tmp_path, {f"a/{i}.png": 10 for i in range(2, 100)})
+    rows[2:2] = [f"a/{i}.png,a" for i in range(2, 100)]
+    put(file, "\n".join(("path,class", *rows)))
+    assert len(read(file if alone else tmp_path, LISTS)) == 100
+
+
+def test_lists_of_empty_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_list, "MOST_LINES", 1000)
+    draw_all(tmp_path, {"0.png": 10})
+    for end in ("\n", "\r"):
+        file = put(tmp_path / "list.csv", f"path,class{end}0.png,a{end}" + end * 999)
+        with pytest.raises(KedgeError, match=r"list\.csv: more than 1,000 lines"):
+            read(file, LISTS)
 
 
 @pytest.mark.parametrize("below", ["", "train", "ILSVRC/Data/CLS-LOC/train"])

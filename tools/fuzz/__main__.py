@@ -2,6 +2,7 @@
 
     python -m tools.fuzz                                  # every parser, a minute each
     python -m tools.fuzz pickle tar --seconds 3600        # some of them for longer
+    python -m tools.fuzz.parallel --workers 16            # on a machine with many processors
     python -m tools.fuzz pickle --replay FILE             # one input, with its traceback
 
 A finding is an input that gives anything but a result or a KedgeError, or takes more time or
@@ -20,6 +21,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,19 @@ from typing import Any
 from .target import TARGETS
 
 STATUS = re.compile(r"^#(\d+)\s.*cov: (\d+) ft: (\d+) corp: (\d+)/", re.M)
+FIRST_LINE = "INFO: Running with"  # of a worker
+GRACE = 90  # seconds that a worker may take longer, of which it needs some to begin
 LEAST_SECONDS = 5  # a worker that ends early is not started again for less
+
+
+def read_log(text: str) -> tuple[int, int, int, int]:
+    """Executions of all workers in a log; edges, features and kept inputs of the last one."""
+    executions, last = 0, (0, 0, 0)
+    for part in text.split(FIRST_LINE):
+        if found := STATUS.findall(part):
+            executions += int(found[-1][0])
+            last = (int(found[-1][1]), int(found[-1][2]), int(found[-1][3]))
+    return (executions, *last)
 
 
 def fuzz(name: str, folder: Path, seconds: float, seed: int) -> dict[str, Any]:
@@ -41,14 +55,16 @@ def fuzz(name: str, folder: Path, seconds: float, seed: int) -> dict[str, Any]:
         with open(folder / "log", "a+", encoding="utf-8", errors="replace") as log:
             start = log.tell()
             process = subprocess.Popen([*map(str, command)], stdout=log, stderr=log)
+            stop = threading.Timer(left + GRACE, process.kill)
+            stop.start()
             _, _, usage = os.wait4(process.pid, 0)
+            stop.cancel()
             log.seek(start)
-            found = STATUS.findall(log.read())
+            n, *last = read_log(log.read())
         processor += usage.ru_utime + usage.ru_stime
-        if not found:
+        if not n:
             sys.exit(f"{name}: the worker did not start; see {folder / 'log'}")
-        executions += int(found[-1][0])
-        last = [*map(int, found[-1][1:])]
+        executions += n
         seed += 1
     findings = sorted(
         path.name for path in (folder / "findings").iterdir() if path.suffix != ".txt"

@@ -557,3 +557,23 @@ def test_only_so_many_small_things(
     assert "more than 1000 lists" in refusal(b"](" + b"N\x85" * 1000 + b"e.")
     monkeypatch.setattr(unpickle, "MAX_OPCODES", 1000)
     assert "more than 1000 small things" in refusal(b"N" * 2000 + b".")
+    assert "more than 1000 small things" in refusal(b"I5\n" * 600 + b".")
+    monkeypatch.setattr(unpickle, "FEW_OPCODES", 100)
+    assert "more than 109 small things" in refusal(b"N" * 590 + b".")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_largest_data_sets_are_within_the_limits(protocol: int) -> None:
+    """tieredImageNet's images and labels, and labels that are NumPy's numbers."""
+    n, n_tiered = 1000, 448_695
+    images = [np.arange(9000, dtype=np.uint8)[:, None] for _ in range(n)]
+    numbers = [*range(n)]
+    for value in (numbers, [*map(np.int64, numbers)], images) if protocol else (numbers,):
+        program = pickle.dumps(value, protocol)
+        opcodes = [opcode.arg for opcode, _, _ in pickletools.genops(program)]
+        n_opcodes = len(opcodes)
+        n_lines = sum(arg is not None and arg.n == pickletools.UP_TO_NEWLINE for arg in opcodes)
+        most = unpickle.FEW_OPCODES + len(program) * n_tiered // n // unpickle.BYTES_PER_OPCODE
+        most = min(most, unpickle.MAX_OPCODES)
+        assert n_opcodes * n_tiered // n < most
+        assert n_lines * n_tiered // n < most // 3

@@ -31,6 +31,7 @@ IMAGE_COLUMNS = (
 CLASS_COLUMNS = ("class_name", "class", "category", "label_name", "label", "labels", "name")
 PART_COLUMNS = ("split", "part", "subset", "partition", "set", "data_set")
 USED_COLUMNS = frozenset((*IMAGE_COLUMNS, *CLASS_COLUMNS, *PART_COLUMNS))
+MOST_WORDS = 64  # of a path with blanks
 LONGEST_LINE = 1 << 18  # characters: a line of millions of cells is in no list of images
 
 
@@ -78,7 +79,8 @@ def has_columns(columns: Collection[str]) -> bool:
 
 
 def column_name(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip(' "\t').strip().lower())
+    plain = name.strip(' "\t').strip().lower()
+    return plain if plain.isidentifier() else re.sub(r"[\s-]+", "_", plain)
 
 
 def _layout(text: str) -> Layout:
@@ -131,13 +133,15 @@ def _lines(text: str) -> Iterator[str]:
 
 def _join_words(cells: Sequence[str]) -> list[str]:
     """Cells between blanks as a path and a class: the path ends with the first name of an image."""
-    words = [cell for cell in cells if cell]
-    ends = [i for i, word in enumerate(words, 1) if _is_image(word)]
-    if not ends or len(words) < 3:
+    words = [*filter(None, cells)]
+    end = next((i for i, word in enumerate(words[:MOST_WORDS], 1) if _is_image(word)), 0)
+    if not end or len(words) < 3:
         return words
-    return [" ".join(words[: ends[0]]), " ".join(words[ends[0] :])]
+    return [" ".join(words[:end]), " ".join(words[end:])]
 
 
 def _is_image(cell: str) -> bool:
     name = cell.strip()
+    if "." not in name:
+        return name.lower() in UNSUPPORTED_TYPES
     return looks_like_image(name) or name.rpartition(".")[2].lower() in UNSUPPORTED_TYPES

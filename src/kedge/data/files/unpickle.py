@@ -37,9 +37,10 @@ from kedge.errors import KedgeError
 
 SHORT_BYTES = 255  # bytes; longer strings are not copied out of the file
 LONG_TEXT = 64 << 20  # bytes; longer text that stands for bytes is converted on disk
-# A small object may be one byte in the file and 80 in memory: this many take a gigabyte. The
-# 448,695 arrays of tieredImageNet, the largest of these data sets, take 13 million at most.
-MAX_OPCODES = 15_000_000
+# A small object may be one byte in the file and 80 in memory, and take a microsecond; a line takes
+# two. tieredImageNet, the largest of these data sets, has 448,695 arrays, which take 13 million
+# opcodes but gigabytes, and labels, which take 6 million at most.
+FEW_OPCODES, BYTES_PER_OPCODE, MAX_OPCODES = 6_000_000, 64, 15_000_000
 
 _MISSING = object()  # in the memo
 _ESCAPED = re.compile(rb"(?:[^\\]|\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}))*+")
@@ -73,17 +74,22 @@ class _Machine:
         # No dict: its time is quadratic if hashes collide, which numbers can be chosen to do.
         self.memo: list[Any] = []
         self.objects = ObjectBuilder(path, self.size)
+        self.most_opcodes = min(FEW_OPCODES + self.size // BYTES_PER_OPCODE, MAX_OPCODES)
+        self.n_lines = 0
 
     def run(self) -> Any:
         data, table = self.data, _TABLE
-        for _ in range(MAX_OPCODES):
+        for _ in range(self.most_opcodes):
             code = data[self.pos]
             if code == 46:  # STOP
                 self.objects.check_plain(self.stack[-1])
                 return self.stack[-1]
             self.pos += 1
             table[code](self)
-        raise self.objects.refused(f"more than {MAX_OPCODES} small things")
+        raise self.too_many()
+
+    def too_many(self) -> KedgeError:
+        return self.objects.refused(f"more than {self.most_opcodes} small things")
 
     def damaged(self) -> KedgeError:
         where = f"byte {min(self.pos, self.size)} of {self.size}"
@@ -99,10 +105,18 @@ class _Machine:
         start, self.pos = self.pos, self.pos + n
         return self.view[start : self.pos]
 
+    def byte(self) -> int:
+        value = self.data[self.pos]  # an IndexError at the end
+        self.pos += 1
+        return value
+
     def number(self, n: int, signed: bool = False) -> int:
-        return int.from_bytes(self.view_of(n), "little", signed=signed)
+        return int.from_bytes(self.short(n), "little", signed=signed)
 
     def line(self, limit: int | None = 300) -> bytes:
+        self.n_lines += 1
+        if self.n_lines > self.most_opcodes // 3:
+            raise self.too_many()
         stop = self.size if limit is None else min(self.pos + limit, self.size)
         start, end = self.pos, self.data.find(b"\n", self.pos, stop)
         if end < 0:
@@ -126,15 +140,24 @@ class _Machine:
         self.stack.append(value)
 
     def push_bytes(self, n: int) -> None:
-        raw = self.view_of(n)
-        self.stack.append(bytes(raw) if n <= SHORT_BYTES else raw)
+        self.stack.append(self.short(n) if n <= SHORT_BYTES else self.view_of(n))
+
+    def short(self, n: int) -> bytes:
+        """A copy of the next bytes, which is made sooner than a view of few bytes."""
+        raw = self.data[self.pos : self.pos + n]
+        check(len(raw) == n)
+        self.pos += n
+        return raw
 
     def push_python2(self, raw: bytes | memoryview) -> None:
         self.stack.append(as_text(raw) if len(raw) <= SHORT_BYTES else raw)
 
     def push_text(self, n: int) -> None:
-        raw = self.view_of(n)
-        self.stack.append(LongText(raw) if n > LONG_TEXT else str(raw, "utf-8", "surrogatepass"))
+        if n > LONG_TEXT:
+            self.stack.append(LongText(self.view_of(n)))
+        else:
+            raw = self.short(n) if n <= SHORT_BYTES else self.view_of(n)
+            self.stack.append(str(raw, "utf-8", "surrogatepass"))
 
     def python2_line(self) -> None:
         """A string with the quotes and escapes of Python 2's repr()."""
@@ -219,10 +242,10 @@ _OPCODES: dict[bytes, Callable[[_Machine], object]] = {
     b"1": _Machine.pop_mark,
     b"2": lambda m: m.stack.append(m.stack[-1]),
     b"g": lambda m: m.get(int(m.line())),
-    b"h": lambda m: m.get(m.number(1)),
+    b"h": lambda m: m.get(m.byte()),
     b"j": lambda m: m.get(m.number(4)),
     b"p": lambda m: m.put(int(m.line())),
-    b"q": lambda m: m.put(m.number(1)),
+    b"q": lambda m: m.put(m.byte()),
     b"r": lambda m: m.put(m.number(4)),
     b"\x94": lambda m: m.put(len(m.memo)),
     # Numbers
@@ -232,22 +255,22 @@ _OPCODES: dict[bytes, Callable[[_Machine], object]] = {
     b"I": _Machine.integer_line,
     b"L": _Machine.integer_line,
     b"J": lambda m: m.stack.append(m.number(4, signed=True)),
-    b"K": lambda m: m.stack.append(m.number(1)),
+    b"K": lambda m: m.stack.append(m.byte()),
     b"M": lambda m: m.stack.append(m.number(2)),
-    b"\x8a": lambda m: m.long(m.number(1)),
+    b"\x8a": lambda m: m.long(m.byte()),
     b"\x8b": lambda m: m.long(m.number(4)),
     b"F": lambda m: m.stack.append(float(m.line())),
-    b"G": lambda m: m.stack.append(struct.unpack(">d", m.view_of(8))[0]),
+    b"G": lambda m: m.stack.append(struct.unpack(">d", m.short(8))[0]),
     # Strings
     b"S": _Machine.python2_line,
     b"T": lambda m: m.push_python2(m.view_of(m.number(4))),
-    b"U": lambda m: m.push_python2(m.view_of(m.number(1))),
+    b"U": lambda m: m.push_python2(m.short(m.byte())),
     b"V": lambda m: m.stack.append(str(m.line(None), "raw-unicode-escape")),
     b"X": lambda m: m.push_text(m.number(4)),
-    b"\x8c": lambda m: m.push_text(m.number(1)),
+    b"\x8c": lambda m: m.push_text(m.byte()),
     b"\x8d": lambda m: m.push_text(m.number(8)),
     b"B": lambda m: m.push_bytes(m.number(4)),
-    b"C": lambda m: m.push_bytes(m.number(1)),
+    b"C": lambda m: m.push_bytes(m.byte()),
     b"\x8e": lambda m: m.push_bytes(m.number(8)),
     b"\x96": lambda m: m.push_bytes(m.number(8)),
     # Containers

@@ -6,6 +6,8 @@ list of any name, perhaps with a column for the part.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kedge.data.decode import looks_like_image
 from kedge.data.files import list_file
 from kedge.data.files.file_tree import FileTree
@@ -15,6 +17,7 @@ from kedge.data.remarks import Remark, lost
 from kedge.errors import KedgeError
 from kedge.utils.text import display_name, skipped_remark
 
+MOST_LINES = 16_000_000  # also of empty ones
 MAX_LISTS = 32  # files that are tried; more are something else than lists of images
 
 
@@ -124,27 +127,28 @@ def _read_lists(
     interned: dict[tuple[str, str], tuple[str, str]] = {}  # saves memory on long lists
     missing, incomplete, repeated, contradictory = (list[str]() for _ in range(4))
     for name in lists:
-        path = tree.path / name
-        for row in list_file.read_rows(tree.read_text(name), path):
+        path, part_of_list = tree.path / name, _part_of_list(name)
+        text = tree.read_text(name)
+        if max(text.count("\n"), text.count("\r")) > MOST_LINES:
+            raise KedgeError(f"{path}: more than {MOST_LINES:,} lines; divide it into parts.")
+        for row in list_file.read_rows(text, path):
             if not row.image or not row.class_name:
                 incomplete.append(f"line {row.line} of {name}")
-                continue
-            if locator.is_outside(row.image):
-                what = f"line {row.line} names {display_name(row.image)}, outside of this folder"
-                raise KedgeError(f"{path}: {what}; expected paths relative to the list.")
-            try:
-                row.class_name.encode()
-            except UnicodeEncodeError:
-                what = f"line {row.line} has an invalid class name, {row.class_name!a:.100}"
-                raise KedgeError(f"{path}: {what}.") from None
-            image = locator.find(row, name, _folder_of_part(row, name))
-            label = (row.class_name, _part_of_list(name) or row.part)
-            if image is None:
-                missing.append(row.image)
-            elif image not in labels:
-                labels[image] = interned.setdefault(label, label)
             else:
-                (repeated if labels[image] == label else contradictory).append(image)
+                _check_row(row, locator, path)
+                image = locator.find(row, name, part_of_list or _folder_of_part(row, name))
+                label = (row.class_name, part_of_list or row.part)
+                if image is None:
+                    missing.append(row.image)
+                elif (known := labels.get(image)) is None:
+                    labels[image] = interned.setdefault(label, label)
+                    continue
+                else:
+                    (repeated if known == label else contradictory).append(image)
+            if not locator.count_line():
+                what = f"line {row.line} is reached with only {len(labels)} images found"
+                todo = "put the images beside the list, or remove the lines without one"
+                raise KedgeError(f"{path}: {what}; {todo}.")
     if not labels:
         first = f", the first missing one is {display_name(missing[0])}" if missing else ""
         what = f"no line has both a class and an image that exists{first}"
@@ -156,6 +160,17 @@ def _read_lists(
         *skipped_remark(repeated, "image", "listed again"),
         *(Remark(text, "label") for text in skipped_remark(contradictory, "image", other)),
     ]
+
+
+def _check_row(row: list_file.ListRow, locator: list_file.ImageLocator, path: Path) -> None:
+    if locator.is_outside(row.image):
+        what = f"line {row.line} names {display_name(row.image)}, outside of this folder"
+        raise KedgeError(f"{path}: {what}; expected paths relative to the list.")
+    try:
+        row.class_name.encode()
+    except UnicodeEncodeError:
+        what = f"line {row.line} has an invalid class name, {row.class_name!a:.100}"
+        raise KedgeError(f"{path}: {what}.") from None
 
 
 def _sortable(names: list[str]) -> list[str]:
