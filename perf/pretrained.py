@@ -140,7 +140,9 @@ def gpu_record(given: argparse.Namespace, side: int) -> None:
         "environment": environment(),
         "cases": [],
     }
-    for case in measure(work, given.cases, given.steps, given.compiled, given.profile):
+    for case in measure(
+        work, given.cases, given.steps, given.epochs, given.compiled, given.profile
+    ):
         record["cases"].append(case)
         for name, slowest in case.get("kernels", {}).items():
             print(f"{case['case']}, {name}: µs, share and name of kernels", file=sys.stderr)

@@ -9,7 +9,10 @@ they wait for the device only at the end of a turn. Images to embed come from ho
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -39,8 +42,9 @@ from kedge.utils.progress import no_tick
 TURNS = 3  # the median counts
 TRAINED_GROUPS = 3  # timm counts the final convolution of EfficientNet-lite0 to the last block
 LOOP_BATCH = 256  # images that a loop embeds at a time
-BATCHES = (64, 128, 256, 500)  # at which kedge's embedding is measured besides its own
+BATCHES = (64, 256, 500)  # at which kedge's embedding is measured besides its own
 PRECISIONS = ("fp32", "bf16")  # of the loops; on a GPU convolutions of "fp32" are in TF32
+ROUND_EPISODES = PRETRAINED_EPOCHS[0][1]  # of an epoch
 N_KERNELS, NAME_LENGTH = 10, 80  # of a profile
 LITE0 = ("efficientnet-lite0", "efficientnet_lite0")
 
@@ -128,20 +132,40 @@ class KedgeTraining:
         self.n_epochs += 1
         return (synchronized_time(self.start.device) - began) / self.steps
 
-    def embed(self, rows: Tensor, batch: int | None = None) -> float:
-        """Seconds for an image, from host memory to its features on the device."""
+    def embed(self, rows: Tensor, batch: int | None = None, ahead: bool = False) -> float:
+        """Seconds for an image, from host memory to its features on the device. With `ahead`, a
+        thread reads the next batches into pinned memory."""
         model = self.start
-        batches = map(self.work.table.take, rows.split(batch or model.embed_batch_size))
+        batches: Iterable[Tensor] = map(
+            self.work.table.take, rows.split(batch or model.embed_batch_size)
+        )
+        if ahead:
+            batches = read_ahead(batches, model.device)
         began = synchronized_time(model.device)
         model.embedding.embed_batches(len(rows), batches, no_tick)
         return (synchronized_time(model.device) - began) / len(rows)
 
-    def round_seconds(self) -> float:
-        """Seconds of the first round as `kedge train` does it, with validation and anchors."""
+    def round_seconds(self, epochs: int) -> float:
+        """Seconds of a first round as `kedge train` does it, with validation and anchors."""
         start = replace(self.start, classes=(), anchors=self.start.anchors[:0])
         began = synchronized_time(start.device)
-        train_round(start, self.data, parse_method("FT"), self._config(*PRETRAINED_EPOCHS[0]))
+        train_round(start, self.data, parse_method("FT"), self._config(epochs, ROUND_EPISODES))
         return synchronized_time(start.device) - began
+
+
+def read_ahead(batches: Iterable[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """The batches on the device; a thread reads up to three of them before they are needed."""
+
+    def read(source: Iterator[Tensor]) -> Tensor | None:
+        batch = next(source, None)
+        return batch if batch is None or device.type == "cpu" else batch.pin_memory()
+
+    source = iter(batches)
+    with ThreadPoolExecutor(1) as reader:
+        pending = deque(reader.submit(read, source) for _ in range(3))
+        while (batch := pending.popleft().result()) is not None:
+            pending.append(reader.submit(read, source))
+            yield batch.to(device, non_blocking=True)
 
 
 def start_model(case: Case, work: Workload) -> Model:
@@ -206,7 +230,7 @@ class TimmLoop:
 
 
 def measure(
-    work: Workload, names: list[str], steps: int, compiled: bool, profiled: bool
+    work: Workload, names: list[str], steps: int, epochs: int, compiled: bool, profiled: bool
 ) -> Iterator[dict[str, Any]]:
     """The record of each case, as soon as it has been measured."""
     rows = torch.arange(len(work.table)).repeat(2)
@@ -231,16 +255,33 @@ def measure(
             record["embedding"] = rates({"kedge": partial(kedge.embed, rows), **of_loops}, 1)
             record["embed_batch_size"] = kedge.start.embed_batch_size
         if compared:
-            each = {str(n): partial(kedge.embed, rows, n) for n in BATCHES}
+            each = {
+                f"{n}{', read ahead' if ahead else ''}": partial(kedge.embed, rows, n, ahead)
+                for ahead in (False, True)
+                for n in BATCHES
+            }
             record["embedding_by_batch"] = rates(each, 1)
-            record["round_s"] = kedge.round_seconds()
-            epochs, episodes = PRETRAINED_EPOCHS[0]
-            record["round_steps"] = epochs * episodes
+            record["round_s"] = kedge.round_seconds(epochs)
+            record["round_steps"] = epochs * ROUND_EPISODES
         if profiled:
             record["kernels"] = {"training": kernels(kedge.train, steps)}
             if compared:
                 record["kernels"]["embedding"] = kernels(lambda: kedge.embed(rows), len(rows))  # noqa: B023
+        print(summary(record), file=sys.stderr, flush=True)
         yield record
+
+
+def summary(record: dict[str, Any]) -> str:
+    """A line of the rates of a case."""
+    parts = []
+    for name in ("training", "embedding", "embedding_by_batch"):
+        if name in record:
+            each = ", ".join(f"{k} {v:,.0f}" for k, v in record[name]["images_per_s"].items())
+            parts.append(f"{name}: {each}")
+    for name in ("first_epoch_s", "frozen_layers_images_per_s", "round_s"):
+        if record.get(name) is not None:
+            parts.append(f"{name} {record[name]:,.1f}")
+    return f"{record['case']}: {'; '.join(parts)}"
 
 
 def rates(each: Mapping[str, Callable[[], float]], n_images: int) -> dict[str, Any]:
