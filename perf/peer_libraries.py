@@ -27,6 +27,7 @@ from kedge.models.backbones import build_backbone
 from kedge.training.step import default_device
 
 OWN = "own"  # the library's own ResNet-12, instead of one of kedge's backbones
+TIME_LIMIT_S = 900  # of a row
 MAX_TIMED_TESTS = 400  # the time of more test episodes is scaled from these
 _torchvision_operators = None
 
@@ -43,8 +44,9 @@ class RowConfig:
     width: int = 64  # of a backbone of kedge
     shape: EpisodeShape = field(default_factory=EpisodeShape)
     warm_up: int = 20  # episodes
-    episodes: int = 200  # in each turn
+    episodes: int = 200  # in each turn, which ends after them
     test_episodes: int = 2000
+    seconds: float = TIME_LIMIT_S  # a turn of training and a test of a peer end after them, too
 
     @property
     def images_per_episode(self) -> int:
@@ -68,8 +70,9 @@ class Peer(ABC):
         """Take a step on each of n episodes; yields the loss of each when it is done."""
 
     @abstractmethod
-    def test(self, n: int) -> float:
-        """Seconds for n test episodes, from files to accuracies."""
+    def test(self, n: int) -> tuple[int, float]:
+        """How many of n test episodes there was time for, and their seconds from files to
+        accuracies."""
 
 
 class EasyFsl(Peer):
@@ -134,14 +137,14 @@ class EasyFsl(Peer):
             self.optimizer.step()
             yield loss.item()
 
-    def test(self, n: int) -> float:
+    def test(self, n: int) -> tuple[int, float]:
         from easyfsl.utils import evaluate
 
         if self.config.tuned:
-            return self._test_on_features(n)
-        episodes = Timed(self._episodes(self.images["test"], n + 1))
+            return n, self._test_on_features(n)
+        episodes = Timed(self._episodes(self.images["test"], n + 1), self.config.seconds)
         evaluate(self.model, episodes, device=str(self.device), use_tqdm=False)
-        return episodes.seconds
+        return episodes.timed, episodes.seconds
 
     def _test_on_features(self, n: int) -> float:
         from easyfsl.datasets import FeaturesDataset
@@ -258,23 +261,25 @@ class Learn2Learn(Peer):
         return self.classifier(queries), labels[:, n_shot:].flatten()
 
     @torch.no_grad()
-    def test(self, n: int) -> float:
+    def test(self, n: int) -> tuple[int, float]:
         self.network.eval()
-        episodes, right = Timed(self._episodes("test", n + 1)), 0.0
+        episodes, right = Timed(self._episodes("test", n + 1), self.config.seconds), 0.0
         for batch in episodes:
             logits, labels = self._logits(batch)
             right += (logits.argmax(1) == labels).float().mean().item()
-        return episodes.seconds
+        return episodes.timed, episodes.seconds
 
 
 PEERS: dict[str, type[Peer]] = {"easyfsl": EasyFsl, "learn2learn": Learn2Learn}
 
 
 class Timed:
-    """A loader that takes the time from its first batch on: starting workers does not count."""
+    """A loader that takes the time from its first batch on: starting workers does not count. It
+    ends after so many seconds, or with its last batch."""
 
-    def __init__(self, loader: DataLoader) -> None:
-        self.loader, self.seconds = loader, 0.0
+    def __init__(self, loader: DataLoader, limit: float) -> None:
+        self.loader, self.limit = loader, limit
+        self.timed, self.seconds = 0, 0.0  # batches after the first one, and their time
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -284,8 +289,11 @@ class Timed:
         first = next(batches)
         began = time.perf_counter()
         yield first
-        yield from batches
-        self.seconds = time.perf_counter() - began
+        for batch in batches:
+            yield batch  # and is taken up again when the batch has been used
+            self.timed, self.seconds = self.timed + 1, time.perf_counter() - began
+            if self.seconds > self.limit:
+                return
 
 
 def kedge_backbone(config: RowConfig) -> nn.Module:

@@ -16,7 +16,6 @@ import sys
 import time
 import traceback
 import warnings
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +61,21 @@ def peer_row(config: RowConfig) -> dict[str, Any]:
     torch.backends.cudnn.benchmark = config.tuned
     kind = PEERS[config.library]
     peer = kind(config)
-    losses, ends = [], []
+    losses, ends, turns = [], [], Turns(config)
     for loss in peer.train(config.warm_up + TURNS * config.episodes):
         losses.append(loss)
         ends.append(time.perf_counter())
-    turns = [b - a for a, b in pairwise(ends[config.warm_up - 1 :: config.episodes])]
-    n_tests = min(config.test_episodes, peer.max_tests)
+        if turns.over(ends):
+            break
     peer.test(1)  # warm-up
-    seconds = peer.test(n_tests)
+    n_tests, seconds = peer.test(min(config.test_episodes, peer.max_tests))
     return {
         "versions": {name: version_of(name) for name in kind.packages},
         "workers": peer.workers,
         "weights": n_weights(peer.network),
         "first_step_s": ends[0] - peer.began,
-        **training_record(config, turns),
-        "loss": statistics.mean(losses[-config.episodes :]),
+        **training_record(config, turns.seconds, turns.episodes),
+        "loss": statistics.mean(losses[-turns.episodes[-1] :]),
         "test_s": seconds * config.test_episodes / n_tests,
         "test_episodes_timed": n_tests,
     }
@@ -108,7 +107,8 @@ def kedge_row(config: RowConfig) -> dict[str, Any]:
         "weights": n_weights(model.embedding.backbone),
         "open_s": opened_s,
         "first_step_s": opened_s + training.first_step_s,
-        **training_record(config, turns[1:]),  # the first one captures a CUDA graph
+        # The first turn captures a CUDA graph.
+        **training_record(config, turns[1:], [config.episodes] * TURNS),
         "loss": metrics.loss,
         "first_test_s": first_test_s,
         "test_s": test_s,
@@ -125,9 +125,35 @@ def kedge_test(config: RowConfig, model: Model) -> float:
     return synchronized_time(model.device) - began
 
 
-def training_record(config: RowConfig, turns: list[float]) -> dict[str, Any]:
-    rate = config.episodes * config.images_per_episode / statistics.median(turns)
-    return {"images_per_s": rate, "seconds_each": turns}
+class Turns:
+    """Turns of training after the warm-up, each as long as `RowConfig` says."""
+
+    def __init__(self, config: RowConfig) -> None:
+        self.config, self.first = config, config.warm_up - 1  # the step that the turn follows
+        self.seconds: list[float] = []
+        self.episodes: list[int] = []
+
+    def over(self, ends: list[float]) -> bool:
+        """Whether all turns are over, given when each step has ended, the last one just now."""
+        last = len(ends) - 1
+        episodes = last - self.first
+        if episodes > 0:
+            seconds = ends[last] - ends[self.first]
+            if episodes == self.config.episodes or seconds > self.config.seconds:
+                self.seconds.append(seconds)
+                self.episodes.append(episodes)
+                self.first = last
+        return len(self.seconds) == TURNS
+
+
+def training_record(config: RowConfig, seconds: list[float], episodes: list[int]) -> dict[str, Any]:
+    rates = [n / turn for n, turn in zip(episodes, seconds, strict=True)]
+    images = config.images_per_episode
+    return {
+        "images_per_s": statistics.median(rates) * images,
+        "seconds_each": seconds,
+        "episodes_each": episodes,
+    }
 
 
 def n_weights(network: nn.Module) -> int:

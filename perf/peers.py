@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from baseline_process import FILES_PER_CLASS, KEDGE_SETTINGS, image_files, precision
-from peer_libraries import OWN, PEERS, RowConfig
+from peer_libraries import OWN, PEERS, TIME_LIMIT_S, RowConfig
 from workload import Workload, synthetic_images
 
 from kedge.config import BackboneConfig, EpisodeShape
@@ -36,12 +36,14 @@ from kedge.utils.env import environment
 ROW = Path(__file__).with_name("peer_row.py")
 LIBRARIES = ("kedge", *PEERS)
 WIDE = "resnet12-wide"  # 64, 160, 320 and 640 filters, as the ResNet-12 of most peers
-TIME_LIMIT_S = 900  # of a row
 
 
 def main() -> None:
     options = parser()
     given = options.parse_args()
+    if given.table is not None:
+        print(table(json.loads(given.table.read_text(encoding="utf-8"))))
+        return
     if given.out is not None and given.out.exists():
         options.error(f"{given.out}: already exists; choose another --out.")
     shape = EpisodeShape(given.n_way, given.n_shot, given.n_query)
@@ -57,6 +59,7 @@ def main() -> None:
             warm_up=max(given.warm_up, 1),
             episodes=given.episodes,
             test_episodes=given.test_episodes,
+            seconds=given.seconds,
         )
         record = compare(base, given.libraries, given.networks, given.out)
     print(table(record))
@@ -87,7 +90,16 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--warm-up", type=int, default=20, help="episodes that are not timed")
     options.add_argument("--episodes", type=int, default=200, help="of training, three times")
     options.add_argument("--test-episodes", type=int, default=2000)
+    options.add_argument(
+        "--seconds",
+        type=float,
+        default=TIME_LIMIT_S,
+        help="of a peer: end each of the three turns and the test after them, too",
+    )
     options.add_argument("--out", type=Path, help="also write the JSON record to this file")
+    options.add_argument(
+        "--table", type=Path, metavar="FILE", help="only show the table of this JSON record"
+    )
     return options
 
 

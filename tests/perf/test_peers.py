@@ -102,6 +102,47 @@ def test_stopped_run_leaves_the_rows_that_it_has_measured(
         peers.main()
 
 
+def test_turns_end_after_their_episodes_or_seconds(config: Any) -> None:
+    from dataclasses import replace
+
+    import peer_row
+
+    def turns(limit: float) -> Any:
+        result = peer_row.Turns(replace(config, warm_up=2, episodes=4, seconds=limit))
+        ends = [0.0]
+        while not result.over(ends):  # a step takes 1 s
+            ends.append(ends[-1] + 1)
+        return result
+
+    assert turns(1000.0).episodes == [4, 4, 4]
+    assert turns(1.5).episodes == [2, 2, 2]
+    assert turns(1.5).seconds == [2, 2, 2]
+
+
+def test_timed_loader_stops_at_its_limit() -> None:
+    from peer_libraries import Timed
+
+    assert list(Timed([1, 2, 3], 1000.0)) == [1, 2, 3]  # type: ignore[arg-type]
+    loader = Timed([1, 2, 3], 0.0)  # type: ignore[arg-type]
+    assert list(loader) == [1, 2]
+    assert loader.timed == 1
+    assert loader.seconds > 0
+
+
+def test_table_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import peers
+
+    machine = {"date": "today", "torch": "2", "python": "3", "gpu": "none", "cores": "2"}
+    record = {"settings": {"test_episodes": 4}, "environment": machine, "rows": []}
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps(record), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--table", str(file)])
+    peers.main()
+    assert "4 test episodes" in capsys.readouterr().out
+
+
 def test_process_that_dies_costs_its_row_only(config: Any) -> None:
     import peers
 
