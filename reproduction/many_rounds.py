@@ -34,7 +34,7 @@ COLOURS = {
     "EIML": "#009e73",
     "PAR start=last": "#777777",
 }
-PAIRS = (("IDA+", "IDA"), ("IDA+", "EIML"), ("IDA+", "EIML dropout=off"), ("IDA+", "PAR start=last"))
+PAIRS = tuple(("IDA+", other) for other in ("IDA", "EIML", "EIML dropout=off", "PAR start=last"))
 LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follow
 STAGES = ("before their round", "after it", "after the next", "after the last")
 

@@ -41,7 +41,7 @@ ALIGNMENTS: dict[str, type[Alignment]] = {
     "IDA": IndirectDiscriminantAlignment,
 }
 PRESETS: dict[str, str] = {
-    "IDA+": "IDA lambda=auto anchors=all ema=0.99",  # for many updates; see LOG.md
+    "IDA+": "IDA lambda=sqrt anchors=all dropout=off merge=auto",  # for many updates; see LOG.md
 }
 TrainsOn = Literal["nothing", "new", "everything"]
 WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
