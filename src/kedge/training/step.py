@@ -26,6 +26,7 @@ from kedge.methods.base import AlignmentInputs, Memory, Rehearsal
 from kedge.methods.registry import Method
 from kedge.models.embedding import Embedding, half_precision
 from kedge.models.model import Model
+from kedge.training.bf16_weights import with_bf16_weights
 from kedge.training.ema import WeightAverage
 from kedge.utils.env import cache_folder
 
@@ -64,9 +65,13 @@ class ExecutionMode:
         """The fastest mode for so many steps that device and installed packages support."""
         gpu = device.type == "cuda"
         fused = gpu and kernels.available()
-        has_kernels = getattr(embedding.backbone, "has_kernels", False)
-        compiled = fused and not has_kernels and n_steps >= MIN_STEPS_TO_COMPILE
+        compiled = fused and not has_kernels(embedding) and n_steps >= MIN_STEPS_TO_COMPILE
         return cls(half_precision(device), compiled, gpu, fused and not compiled)
+
+
+def has_kernels(embedding: Embedding) -> bool:
+    """Whether the network has code that uses `kedge.kernels`."""
+    return getattr(embedding.backbone, "has_kernels", False)
 
 
 _builders: list[threading.Thread] = []
@@ -149,6 +154,8 @@ class TrainStep:
         if self.mode.fused:
             from kedge.kernels.augment import fused_augment
 
+            if self.mode.bf16 and has_kernels(self.student.embedding):
+                return with_bf16_weights(student), with_bf16_weights(teacher), fused_augment
             return student, teacher, fused_augment
         if not self.mode.compiled:
             return student, teacher, augment
