@@ -26,6 +26,7 @@ from kedge.utils import distributed
 from kedge.utils.progress import Tick
 
 N_WARM_UP = 3  # steps before a graph can be captured
+N_PLANS = 10  # ways to compute a convolution of which cuDNN takes the fastest; 0: its own guess
 
 
 class GraphedStep:
@@ -56,7 +57,7 @@ class GraphedStep:
             _restored(step),
             torch.random.fork_rng(devices=[step.student.device]),
             # Let cuDNN choose the fastest convolutions for these shapes before the capture.
-            torch.backends.cudnn.flags(enabled=True, benchmark=True),
+            torch.backends.cudnn.flags(True, benchmark=N_PLANS > 0, benchmark_limit=N_PLANS),
         ):
             self.graph = self._capture(self._one if tasks_per_step == 1 else self._accumulate)
             self.update = None if tasks_per_step == 1 else self._capture(self._update)
