@@ -36,7 +36,12 @@ from kedge.models.trainable import trainable_copy, trained_names
 from kedge.training.loop import EpochRunner
 from kedge.training.round import train_round
 from kedge.training.speed import synchronized_time
-from kedge.training.step import ExecutionMode, TrainStep, default_device
+from kedge.training.step import (
+    MIN_STEPS_TO_COMPILE,
+    ExecutionMode,
+    TrainStep,
+    default_device,
+)
 from kedge.utils.progress import no_tick
 
 TURNS = 3  # the median counts
@@ -100,10 +105,10 @@ class KedgeTraining:
             self.frozen_images_per_s = layers.n_embedded(data) / seconds
             data, short = mapped, layers.shorten(self.start)
         pool, method = data.train, parse_method(case.method)
-        method = method.with_weight_for(len(self.start.classes), len(pool.classes))
+        method = method.for_classes(len(self.start.classes), len(pool.classes))
         config = method.apply_schedule(self._config(1, steps))
         schedule = config.schedule
-        n_steps = {} if compiled else {"n_steps": 1}
+        n_steps = MIN_STEPS_TO_COMPILE if compiled else 1
         began = synchronized_time(device)
         self.step = TrainStep(
             trainable_copy(short, trained),
@@ -112,7 +117,7 @@ class KedgeTraining:
             schedule.lr,
             None,
             {},
-            ExecutionMode.best(device, **n_steps),
+            ExecutionMode.best(short.embedding, device, n_steps),
             schedule.ema,
         )
         self.runner = EpochRunner(self.step, pool, short.anchors, config, 1, layers)
