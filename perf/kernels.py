@@ -273,10 +273,8 @@ def first_step(mode: ExecutionMode, profiled: bool, seconds: float) -> None:
     with stages() as found:
         training = timed(model, "FT", mode, seconds)
     turns = [training.ms_per_step() for _ in range(3)]
-    print(
-        f"CUDA {context:.2f} s, kernels {built:.2f} s, first step {training.first_step_s:.2f} s, then",
-        end=" ",
-    )
+    print(f"CUDA {context:.2f} s, kernels {built:.2f} s,", end=" ")
+    print(f"first step {training.first_step_s:.2f} s, then", end=" ")
     print(f"{statistics.median(turns):.3f} ms a step; N_PLANS {cuda_graph.N_PLANS}")
     for name, each in found.items():
         print(f"  {name}:", " ".join(f"{one:.3f}" for one in each[:5]))

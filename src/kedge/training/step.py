@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -80,8 +81,14 @@ _builders: list[threading.Thread] = []
 def build_kernels_in_background() -> None:
     """Import Triton and build the kernels, which takes seconds, while images are read."""
     if default_device().type == "cuda":
-        _builders.append(threading.Thread(target=kernels.build, name="kedge builds kernels"))
+        _builders.append(threading.Thread(target=_build_kernels, name="kedge builds kernels"))
         _builders[-1].start()
+
+
+def _build_kernels() -> None:
+    # No thread can be started once the command is ending; other errors return in the first step.
+    with suppress(RuntimeError):
+        kernels.build()
 
 
 class StepInputs(NamedTuple):
