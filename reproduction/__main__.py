@@ -1,7 +1,8 @@
 """Render the results from the committed records.
 
-python -m reproduction                     docs/results.md, its figure and reproduction/claims.md,
-                                           the flowers in README.md and docs/is-this-for-me.md
+python -m reproduction                     docs/results.md, docs/many-updates.md, their figures and
+                                           reproduction/claims.md, the flowers in README.md and
+                                           docs/is-this-for-me.md
 python -m reproduction --records           first the tables and figures beside every record
 python -m reproduction --records NAME ...  the same beside some records
 """
@@ -18,6 +19,7 @@ from kedge.experiments.records import INDEX
 from reproduction.claims import Evidence
 from reproduction.figure import forest_plot, to_svg
 from reproduction.flowers import flowers_figure, flowers_section, insert_section, load_flowers
+from reproduction.many_rounds import FLOWERS, RECORD, many_updates_page, rounds_figure
 from reproduction.pages import claims_page, effects_grid, results_page
 from reproduction.studies import RECORDS, load_records
 
@@ -28,11 +30,14 @@ def render_pages(evidence: Evidence) -> dict[Path, bytes]:
     """Path within the repository → content, for every generated page and figure."""
     flowers = load_flowers()
     section = flowers_section(flowers)
+    many, ten_updates = (evidence.records[name].parts[""] for name in (RECORD, FLOWERS))
     pages = (Path("README.md"), Path("docs/is-this-for-me.md"))
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages}
     return {
         **{path: insert_section(text, section).encode() for path, text in texts.items()},
         Path("docs/figures/flowers.svg"): to_svg(flowers_figure(flowers)),
+        Path("docs/many-updates.md"): many_updates_page(many, ten_updates).encode(),
+        Path("docs/figures/many-rounds.svg"): to_svg(rounds_figure(many)),
         Path("docs/results.md"): results_page(evidence).encode(),
         Path("docs/figures/results-effects.svg"): to_svg(forest_plot(effects_grid(evidence))),
         Path("reproduction/claims.md"): claims_page(evidence).encode(),

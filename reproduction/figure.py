@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reproduction.claims import RIVALS
-from reproduction.pages import signed
+from reproduction.markdown import signed
 from reproduction.pooling import Pooled
 from reproduction.studies import POOLS, SOURCES
 

@@ -1,21 +1,24 @@
-"""Sixteen rounds of five classes: tables and figure of docs/results.md, from one record."""
+"""The page docs/many-updates.md and its figure: fifteen updates from scratch, ten of flowers."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from kedge.evaluation.results import Score
-from kedge.experiments.metrics import difference, measure, score, seed_matrix
+from kedge.experiments.metrics import difference, score, seed_matrix
 from kedge.experiments.records import Record
 from reproduction.figure import STYLE
-from reproduction.pages import grid, signed
+from reproduction.flowers import mean_measure
+from reproduction.markdown import MARK, RECORDS_LINK, grid, signed
 from reproduction.studies import POOLS
 
-RECORD = "tiny-rounds-seeds"
+TEMPLATE = Path(__file__).parent / "many-updates.md.template"
+RECORD, FLOWERS = "tiny-rounds-seeds", "flowers-10-updates"
 NAMES = {  # in the order of the table
     "NU": "NU, no update",
     "FT": "FT",
@@ -23,7 +26,6 @@ NAMES = {  # in the order of the table
     "IDA": "the paper's IDA",
     "IDA+": "**IDA+**",
     "EIML": "EIML, 15 images of every class kept",
-    "EIML dropout=off": "EIML without DropBlock in updates",
     "PAR start=last": "PAR, all images kept",
 }
 COLOURS = {
@@ -34,9 +36,29 @@ COLOURS = {
     "EIML": "#009e73",
     "PAR start=last": "#777777",
 }
-PAIRS = tuple(("IDA+", other) for other in ("IDA", "EIML", "EIML dropout=off", "PAR start=last"))
+PAIRS = tuple(("IDA+", other) for other in ("IDA", "EIML", "PAR start=last"))
 LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follow
 STAGES = ("before their round", "after it", "after the next", "after the last")
+
+
+def many_updates_page(record: Record, flowers: Record) -> str:
+    """The template with tables and numbers of both records."""
+    last = record.rounds[-1]
+    values = {
+        "records": RECORDS_LINK,
+        "scores_table": scores_table(record),
+        "differences_table": differences_table(record),
+        "stages_table": stages_table(record),
+        "flowers_table": flowers_table(flowers),
+        "flowers_seeds": str(len(flowers.seeds)),
+    }
+    for pool in POOLS:
+        found = difference(record, "IDA+", "IDA", last, pool)
+        assert found is not None
+        values[f"plus_{pool}"] = signed(found.mean)
+    for name in ("naming", "naming_true_means"):
+        values[name] = f"{mean_measure(record, 'IDA+', last, name):.1f}"
+    return f"{MARK}\n\n" + TEMPLATE.read_text(encoding="utf-8").format(**values)
 
 
 def scores_table(record: Record) -> str:
@@ -80,6 +102,37 @@ def class_stages(record: Record, method: str) -> Sequence[float]:
     return [statistics.fmean(column) for column in zip(*values, strict=True)]
 
 
+def flowers_table(record: Record) -> str:
+    """Before the updates and after them, for each method of the record."""
+    last, wide = record.rounds[-1], "at 16-way 5-shot"
+    updates = range(1, last)
+    rows = []
+    for method in record.methods:
+
+        def score_of(round: int, pool: str, method: str = method) -> float:
+            return record.score(method, round, pool).mean
+
+        old, unseen = (
+            f"{score_of(0, f'{pool} {wide}'):.1f} → {score_of(last, f'{pool} {wide}'):.1f}"
+            for pool in ("round_0", "unseen")
+        )
+        own = statistics.fmean(score_of(t, f"round_{t}") for t in updates)
+        end = statistics.fmean(score_of(last, f"round_{t}") for t in updates)
+        stored, true = (
+            mean_measure(record, method, last, name) for name in ("naming", "naming_true_means")
+        )
+        named = f"{stored:.1f} ({true:.1f})"
+        rows.append((NAMES[method], old, unseen, f"{own:.1f} → {end:.1f}", named))
+    head = (
+        "before → after ten updates",
+        "first 36 kinds, 16-way",
+        "unseen kinds, 16-way",
+        "kinds of updates 1 to 9, 5-way, since their own",
+        "named among all 86 by stored anchors (true means)",
+    )
+    return grid(head, rows, "lrrrr")
+
+
 def rounds_figure(record: Record) -> Figure:
     """Accuracy on old and on unseen classes after each round."""
     with matplotlib.rc_context(STYLE):
@@ -98,20 +151,6 @@ def rounds_figure(record: Record) -> Figure:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
     return figure
-
-
-def numbers_in_text(record: Record) -> dict[str, str]:
-    """Numbers that sentences of the template name."""
-    last, numbers = record.rounds[-1], {}
-    for key, a, b in (("ida", "IDA", "EIML"), ("plus", "IDA+", "EIML"), ("gain", "IDA+", "IDA")):
-        for pool in POOLS:
-            found = difference(record, a, b, last, pool)
-            assert found is not None, f"{RECORD} does not compare {a} with {b} on {pool}"
-            numbers[f"many_{key}_{pool}"] = signed(found.mean)
-    naming = measure(record, "IDA+", last, "naming")
-    assert naming is not None
-    numbers["many_naming"] = f"{naming.mean:.1f}"
-    return numbers
 
 
 def _cell(found: Score | None, signs: bool = False) -> str:

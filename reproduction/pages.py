@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from reproduction.claims import CLAIMS, MARGIN, RIVALS, Evidence, Finding, short
+from reproduction.markdown import MARK, RECORDS_LINK, grid, signed
 from reproduction.pooling import Pooled, Verdict, Z
 from reproduction.studies import LONG, POOLS, SOURCES, Study, shape_ranges
 
 TEMPLATE = Path(__file__).parent / "results.md.template"
-MARK = "<!-- Written by 'python -m reproduction' from the records; do not edit. -->"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """'+1.2', '−0.3', '0.0'."""
-    text = f"{value:+.{digits}f}"
-    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
 
 def interval(pooled: Pooled) -> str:
@@ -33,12 +27,6 @@ def span(pooled: Pooled) -> str:
     return f"{signed(min(means))} to {signed(max(means))}"
 
 
-def grid(head: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> str:
-    """A Markdown table; `align` has 'l' or 'r' for each column."""
-    rules = [":---" if side == "l" else "---:" for side in align]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rules, *rows))
-
-
 # ── docs/results.md ──────────────────────────────────────────────────────────────────────────
 
 
@@ -47,7 +35,7 @@ def results_page(evidence: Evidence) -> str:
     findings = {key: [claim.judge(evidence, key) for claim in CLAIMS] for key in SOURCES}
     sd, noise = evidence.training_sd, Z * evidence.training_sd["unseen"]
     values = {
-        "records": "../reproduction/records",
+        "records": RECORDS_LINK,
         "effects_table": _effects_table(evidence),
         "counts": _counts(findings),
         "claims_table": _claims_table(findings),
@@ -118,8 +106,6 @@ def _numbers_in_text(evidence: Evidence) -> dict[str, str]:
         "many_eiml_old": mean(many, "EIML", "old"),
         "many_eiml_unseen": mean(many, "EIML", "unseen"),
         "many_drawings_eiml_unseen": mean(many_drawings, "EIML", "unseen"),
-        "all_anchors_eiml_unseen": mean(many, "EIML", "unseen", "IDA anchors=all"),
-        "both_eiml_old": mean(many, "EIML", "old", "IDA lambda=5 anchors=all"),
     }
 
 

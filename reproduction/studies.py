@@ -123,8 +123,9 @@ def record_studies(records: dict[str, RecordSet]) -> list[Study]:
 def _setting_key(folder: str, record: Record) -> str:
     """Equal for records of one study: learning rates and the like are never varied here."""
     config = [record.config[key] for key in ("episode", "backbone", "head")]
-    schedule = {"tasks": "uniform"} | record.config["schedule"]  # early records do not name it
-    schedule = [schedule[key] for key in ("epochs", "episodes", "tasks")]
+    # Early records do not name these.
+    schedule = {"tasks": "uniform", "annealing": "plateau"} | record.config["schedule"]
+    schedule = [schedule[key] for key in ("epochs", "episodes", "tasks", "annealing")]
     return json.dumps([folder.split("-")[0], record.name, schedule, config], sort_keys=True)
 
 

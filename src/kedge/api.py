@@ -150,8 +150,7 @@ def update(
     """The model after one more round, from new classes only; `model` itself is not changed.
 
     Args:
-        method: IDA, IDA+, DFA, EIML, EWC or FT, with options: "IDA lambda=5". By default IDA, for
-            a pretrained network IDA+.
+        method: IDA, IDA+, DFA, EIML, EWC or FT, with options: "IDA lambda=5". By default IDA+.
         memory: what `remember` returned after the last round; EIML and EWC need it.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
             train, batch_norm, ema, sampling, tasks_per_step, seed: see `RoundOptions`. What is not
@@ -164,7 +163,7 @@ def update(
     _check_model(model)
     settings = options_from(RoundOptions, options)
     privacy = model.privacy if isinstance(private, bool) and model.privacy else Privacy.of(private)
-    chosen = parse_method(method or default_method(model, settings))
+    chosen = parse_method(method or default_method(settings))
     methods = " or ".join(("FT", *ALIGNMENTS, *PRESETS))
     require(chosen.trains_on == "new", f"'{method}' cannot update a model; use {methods}.")
     settings = _with_settings_of(chosen, settings)

@@ -40,7 +40,7 @@ PRETRAINED_SCHEDULE = Schedule(
 )
 PRETRAINED_EPOCHS = ((20, 20), (8, 20))  # and episodes: of the first round, of updates
 PRETRAINED_UPDATE_LR = 3e-5  # at 1e-4 stored anchors go stale over many updates
-DEFAULT_METHOD, PRETRAINED_METHOD = "IDA", "IDA+"  # of updates
+DEFAULT_METHOD = "IDA+"  # of updates
 INFERRED = ("lr", "annealing", "batch_norm", "dropout", "ema")
 
 

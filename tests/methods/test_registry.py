@@ -44,10 +44,11 @@ def test_options_reach_the_alignment_and_the_label() -> None:
 def test_a_preset_is_its_method_with_options_and_takes_others() -> None:
     preset, spelled = parse_method("ida+"), parse_method(PRESETS["IDA+"])
     assert (preset.label, replace(preset, label=spelled.label)) == ("IDA+", spelled)
-    changed = parse_method("IDA+ ema=0 anchors=5")
-    assert changed.label == "IDA+ anchors=5 ema=0"
+    changed = parse_method("IDA+ dropout=on anchors=5 ema=0.9")
+    assert changed.label == "IDA+ anchors=5 ema=0.9 dropout=on"
     assert changed.alignment == IndirectDiscriminantAlignment(anchors=5)
-    assert (changed.weight, changed.schedule) == ("auto", {"ema": 0})
+    assert (changed.weight, changed.merge) == ("sqrt", "auto")
+    assert changed.schedule == {"ema": 0.9, "dropout": "on"}
 
 
 @pytest.mark.parametrize("name", ["FT", *sorted(ALIGNMENTS), "PAR start=last"])

@@ -9,7 +9,8 @@ import pytest
 from reproduction.__main__ import ROOT, render_pages
 from reproduction.claims import Evidence
 from reproduction.figure import mark
-from reproduction.pages import effects_grid, signed
+from reproduction.markdown import signed
+from reproduction.pages import effects_grid
 from reproduction.studies import RECORDS
 
 from kedge.experiments.records import INDEX, Record, RecordSet
@@ -47,7 +48,9 @@ def test_every_record_with_a_comparison_is_linked_from_the_details() -> None:
     aside = {  # beyond the paper, or without two methods to compare
         folder.name
         for folder in FOLDERS
-        if re.search("rounds$|ridge|hard-tasks|any-shape|ways-shots|flowers", folder.name)
+        if re.search(
+            "rounds$|rounds-seeds$|ridge|hard-tasks|any-shape|ways-shots|flowers", folder.name
+        )
     }
     assert {folder.name for folder in FOLDERS} - aside <= linked
 

@@ -203,7 +203,7 @@ def test_class_that_is_delivered_again_moves_to_the_end_with_a_new_anchor() -> N
     assert [entry.classes for entry in better.lineage] == [base.classes, new.classes]
 
 
-def test_a_pretrained_network_is_updated_by_ida_plus_with_the_users_own_settings() -> None:
+def test_an_update_is_by_ida_plus_with_the_users_own_settings() -> None:
     base = api.train(drawings(dict.fromkeys(KINDS[:4], 12)), **QUICK)
     origin = WeightsOrigin("conv4", "1", "weights.pt", "0" * 64)
     pretrained = replace(base, config=replace(base.config, pretrained=origin))
@@ -211,8 +211,9 @@ def test_a_pretrained_network_is_updated_by_ida_plus_with_the_users_own_settings
     options = {**SHAPE, "n_way": 2, **ONE_EPOCH}
     for start, own in ((base, {}), (pretrained, {}), (pretrained, {"ema": 0.5})):
         entry = api.update(start, new, **options, **own).lineage[-1]
+        assert entry.config["schedule"]["dropout"] == "off"
         methods.append((entry.method, entry.config["schedule"].get("ema", 0)))
-    assert methods == [("IDA", 0), ("IDA+", 0.99), ("IDA+ ema=0.5", 0.5)]
+    assert methods == [("IDA+", 0), ("IDA+", 0.99), ("IDA+", 0.5)]
 
 
 @pytest.mark.parametrize("inverted", [False, True])

@@ -52,8 +52,8 @@ class Bench:
       old class.
     - IDA: indirect discriminant alignment; the softmax of each image over the old classes'
       anchors, one vector per class, stays close to the old one.
-    - IDA+: IDA for many updates: λ = n_old/n_new, all anchors in each step, averaged weights
-      ('IDA lambda=auto anchors=all ema=0.99').
+    - IDA+: IDA for many updates: all anchors in each step, λ = √(n_old/n_new), no DropBlock, and
+      weights merged with the old ones ('IDA lambda=sqrt anchors=all dropout=off merge=auto').
     - PAR: the paragon, trained from scratch on all old and new images together, which no other
       method may see ('PAR start=last': continues from its last round's model).
 

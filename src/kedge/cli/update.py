@@ -45,9 +45,9 @@ class Update:
         str | None,
         option(
             "METHOD",
-            "IDA; for a pretrained network IDA+",
-            "What stays aligned with the old model: IDA (the softmax over the anchors), IDA+ (the "
-            "same, for many updates), DFA (every feature), EIML (tasks of kept images), EWC (the "
+            "IDA+",
+            "What stays aligned with the old model: IDA+ (the softmax over the anchors), IDA (the "
+            "same as in the paper, for one or two updates), DFA (every feature), EIML (tasks of kept images), EWC (the "
             "weights) or FT (nothing). Options in quotes: 'IDA lambda=5 anchors=all'. EIML and EWC "
             "need MODEL.memory, which 'kedge train --save-memory' and 'kedge update' write.",
         ),
@@ -76,13 +76,13 @@ class Update:
         load_pytorch(self.model, images=images, line=True)
         from kedge import api
         from kedge.cli import model_output
+        from kedge.defaults import DEFAULT_METHOD
         from kedge.methods.registry import parse_method
         from kedge.training.loggers import log_to_tensorboard
-        from kedge.training.user_settings import default_method
 
         model_output.check_save_memory(self.save_memory)
         model = load_model(self.model, self.backbone)
-        method = self.method or default_method(model)
+        method = self.method or DEFAULT_METHOD
         save_for = self.save_memory or method
         privacy = self.privacy.privacy(model)
         model_output.check_memory_is_allowed(save_for, privacy)

@@ -16,7 +16,8 @@ METHODS = {
     "DFA": "direct feature alignment: fine-tuning with a penalty on changes of the features",
     "IDA": "indirect discriminant alignment: fine-tuning with a penalty on changes of the class "
     "probabilities over the anchors of old classes",
-    "IDA+": "IDA with λ = n_old/n_new, all anchors in each step, and averaged weights",
+    "IDA+": "IDA for many updates: all anchors in each step, λ = √(n_old/n_new), no DropBlock, and "
+    "weights merged with the old ones if there are more old classes than new ones",
     "EIML": "exemplar-based incremental meta-learning: fine-tuning that also rehearses stored "
     "images of old classes",
     "EWC": "elastic weight consolidation: fine-tuning with a penalty on changes of the weights "

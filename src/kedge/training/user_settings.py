@@ -25,7 +25,6 @@ from kedge.data.table import ImageTable
 from kedge.defaults import (
     DEFAULT_METHOD,
     PRETRAINED_BACKBONE,
-    PRETRAINED_METHOD,
     DataSummary,
     infer_round,
     photograph_size,
@@ -55,11 +54,11 @@ def named_after(delivery: Delivery, table: ImageTable) -> ImageTable:
     return table if delivery.path is None else replace(table, source=str(delivery.path))
 
 
-def default_method(model: Model, options: RoundOptions | None = None) -> str:
-    """The method with which a model is updated unless another is given. Of the settings that are a
-    part of the method, those that `options` give replace its own: 'IDA+ ema=0.0'."""
-    method = parse_method(PRETRAINED_METHOD if model.config.is_pretrained else DEFAULT_METHOD)
-    given = {name: getattr(options, name, None) for name in method.schedule}
+def default_method(options: RoundOptions) -> str:
+    """The method of an update unless another is given. Of the settings that are a part of it, those
+    that `options` give replace its own: 'IDA+ dropout=on'."""
+    method = parse_method(DEFAULT_METHOD)
+    given = {name: getattr(options, name) for name in method.schedule}
     other = (f"{k}={v}" for k, v in given.items() if v not in (None, method.schedule[k]))
     return " ".join([method.label, *other])
 
