@@ -47,7 +47,7 @@ class Update:
             "METHOD",
             "IDA+",
             "What stays aligned with the old model: IDA+ (the softmax over the anchors), IDA (the "
-            "same as the paper has it, for one or two updates), DFA (every feature), EIML (tasks of "
+            "same as in the paper, for one or two updates), DFA (every feature), EIML (tasks of "
             "kept images), EWC (the weights) or FT (nothing). Options in quotes: 'IDA lambda=5 "
             "anchors=all'. EIML and EWC need MODEL.memory, which 'kedge train --save-memory' and "
             "'kedge update' write.",
