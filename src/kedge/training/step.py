@@ -27,7 +27,6 @@ from kedge.methods.base import AlignmentInputs, Memory, Rehearsal
 from kedge.methods.registry import Method
 from kedge.models.embedding import Embedding, half_precision
 from kedge.models.model import Model
-from kedge.training.bf16_weights import with_bf16_weights
 from kedge.training.ema import WeightAverage
 from kedge.utils.env import cache_folder
 
@@ -161,8 +160,6 @@ class TrainStep:
         if self.mode.fused:
             from kedge.kernels.augment import fused_augment
 
-            if self.mode.bf16 and has_kernels(self.student.embedding):
-                return with_bf16_weights(student), with_bf16_weights(teacher), fused_augment
             return student, teacher, fused_augment
         if not self.mode.compiled:
             return student, teacher, augment
