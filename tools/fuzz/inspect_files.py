@@ -27,6 +27,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import rich.cells
 import torch  # noqa: F401 (what takes long to be imported is no part of a command here)
 from tests.data.hostile import GENERATORS
 
@@ -168,6 +169,7 @@ def main() -> None:
         for name, seeds in honest.items():  # twice: what is imported lazily is known then
             for data in seeds:
                 watch(audit, bounds, work_of(targets[name], root / name, data))
+        rich.cells.cell_len("漢")  # imports a table
         audit.learning = False
         bounds.forget()
         names = list(targets)

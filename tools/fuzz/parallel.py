@@ -113,11 +113,11 @@ class Report:
 
 def work(runs: Sequence[Run], corpora: Path, report: Report) -> None:
     for run in runs:
-        folder = report.folder(run)
-        if (corpora / run.parser / "corpus").is_dir():
-            shutil.copytree(corpora / run.parser / "corpus", folder / "corpus", dirs_exist_ok=True)
+        folder, carried = report.folder(run), corpora / run.parser / "corpus"
         report.running.add(run)
         try:
+            if carried.is_dir():
+                shutil.copytree(carried, folder / "corpus", dirs_exist_ok=True)
             done = fuzz(run.parser, folder, max(1, run.seconds - START), run.seed)
             report.done[run] = done["processor_seconds"]
         except (Exception, SystemExit) as error:
