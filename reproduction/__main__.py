@@ -19,7 +19,13 @@ from kedge.experiments.records import INDEX
 from reproduction.claims import Evidence
 from reproduction.figure import forest_plot, to_svg
 from reproduction.flowers import flowers_figure, flowers_section, insert_section, load_flowers
-from reproduction.many_rounds import FLOWERS, RECORD, many_updates_page, rounds_figure
+from reproduction.many_rounds import (
+    FLOWERS,
+    ONE_UPDATE,
+    RECORD,
+    many_updates_page,
+    rounds_figure,
+)
 from reproduction.pages import claims_page, effects_grid, results_page
 from reproduction.studies import RECORDS, load_records
 
@@ -30,13 +36,15 @@ def render_pages(evidence: Evidence) -> dict[Path, bytes]:
     """Path within the repository → content, for every generated page and figure."""
     flowers = load_flowers()
     section = flowers_section(flowers)
-    many, ten_updates = (evidence.records[name].parts[""] for name in (RECORD, FLOWERS))
+    many, ten_updates, once = (
+        evidence.records[name].parts[""] for name in (RECORD, FLOWERS, ONE_UPDATE)
+    )
     pages = (Path("README.md"), Path("docs/is-this-for-me.md"))
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages}
     return {
         **{path: insert_section(text, section).encode() for path, text in texts.items()},
         Path("docs/figures/flowers.svg"): to_svg(flowers_figure(flowers)),
-        Path("docs/many-updates.md"): many_updates_page(many, ten_updates).encode(),
+        Path("docs/many-updates.md"): many_updates_page(many, ten_updates, once).encode(),
         Path("docs/figures/many-rounds.svg"): to_svg(rounds_figure(many)),
         Path("docs/results.md"): results_page(evidence).encode(),
         Path("docs/figures/results-effects.svg"): to_svg(forest_plot(effects_grid(evidence))),

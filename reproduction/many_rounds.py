@@ -19,6 +19,7 @@ from reproduction.studies import POOLS
 
 TEMPLATE = Path(__file__).parent / "many-updates.md.template"
 RECORD, FLOWERS = "tiny-rounds-seeds", "flowers-10-updates"
+ONE_UPDATE = "drawings-3-seeds.replicate-2"
 NAMES = {  # in the order of the table
     "NU": "NU, no update",
     "FT": "FT",
@@ -41,8 +42,8 @@ LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follo
 STAGES = ("before their round", "after it", "after the next", "after the last")
 
 
-def many_updates_page(record: Record, flowers: Record) -> str:
-    """The template with tables and numbers of both records."""
+def many_updates_page(record: Record, flowers: Record, once: Record) -> str:
+    """The template with tables and numbers of the records: of fifteen updates, ten and one."""
     last = record.rounds[-1]
     values = {
         "records": RECORDS_LINK,
@@ -52,10 +53,11 @@ def many_updates_page(record: Record, flowers: Record) -> str:
         "flowers_table": flowers_table(flowers),
         "flowers_seeds": str(len(flowers.seeds)),
     }
-    for pool in POOLS:
-        found = difference(record, "IDA+", "IDA", last, pool)
-        assert found is not None
-        values[f"plus_{pool}"] = signed(found.mean)
+    for key, of, pools in (("plus", record, POOLS), ("once", once, ("old", "new", "unseen_both"))):
+        for pool in pools:
+            found = difference(of, "IDA+", "IDA", of.rounds[-1], pool)
+            assert found is not None
+            values[f"{key}_{pool}"] = f"{signed(found.mean)} ± {found.ci:.1f}"
     for name in ("naming", "naming_true_means"):
         values[name] = f"{mean_measure(record, 'IDA+', last, name):.1f}"
     return f"{MARK}\n\n" + TEMPLATE.read_text(encoding="utf-8").format(**values)
