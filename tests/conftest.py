@@ -345,7 +345,7 @@ def by_command(
     updated = cli("update", base, second, "--out", better, *OPTIONS.split())
     assert updated.rc == 0, updated.err
     assert trained.out.startswith(f"{base}: round 0 (base), 6 classes known; validation accuracy ")
-    assert updated.out.startswith(f"{better}: round 1 (IDA), 12 classes known; ")
+    assert updated.out.startswith(f"{better}: round 1 (IDA+), 12 classes known; ")
     assert sorted(path.name for path in folder.iterdir()) == ["base.kedge", "next.kedge"]
     return {"base": base, "next": better}
 

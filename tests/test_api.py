@@ -73,8 +73,8 @@ def test_lineage_describes_the_rounds(models: list[Model]) -> None:
     rounds = models[-1].lineage
     assert [(entry.round, entry.method) for entry in rounds] == [
         (0, "base"),
-        (1, "IDA"),
-        (2, "IDA"),
+        (1, "IDA+"),
+        (2, "IDA+"),
     ]
     assert models[0].lineage == rounds[:1]
     for entry, names in zip(rounds, NAMES, strict=True):

@@ -125,7 +125,7 @@ def test_model_is_loaded_used_and_updated(
     assert named.mean > 200 / len(model.classes)  # twice as often as by chance
     updated = kedge.update(model, second, **QUICK)
     assert updated.classes == names[:22]
-    assert [entry.method for entry in updated.lineage] == [*methods, "IDA"]
+    assert [entry.method for entry in updated.lineage] == [*methods, "IDA+"]
 
 
 def test_memory_serves_an_update(second: Path, tmp_path: Path, cli: Cli) -> None:

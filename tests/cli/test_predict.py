@@ -297,7 +297,7 @@ def test_show_prints_json(cli: Cli, model: Path) -> None:
     assert [each["name"] for each in about["classes"]] == list(loaded.classes) == CLASSES
     assert about["anchors"] == {"number": 12, "length": 4, "bytes": 12 * 4 * 4}
     assert about["features"] == loaded.config.n_features == 4
-    assert [entry["method"] for entry in about["lineage"]] == ["base", "IDA"]
+    assert [entry["method"] for entry in about["lineage"]] == ["base", "IDA+"]
     assert about["lineage"][1]["val_accuracy"] == loaded.lineage[1].val_accuracy
     assert about["weights"] == sum(weight.numel() for weight in loaded.weights().values())
     look = {"fit": "crop", "inverted": False, "interpolation": "bicubic"}
