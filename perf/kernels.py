@@ -68,7 +68,6 @@ def main() -> None:
     options.add_argument(
         "--plans", type=int, help="ways to convolve that cuDNN tries; 0: its guess"
     )
-    options.add_argument("--threads", type=int, help="that build kernels at a time")
     options.add_argument("--profile", action="store_true", help="kernels of a step, by their time")
     options.add_argument("--seconds", type=float, default=0.5, help="for each turn of a step")
     options.add_argument("--no-compile", action="store_true", help="leave out compiled steps")
@@ -76,8 +75,6 @@ def main() -> None:
     given = options.parse_args()
     if given.plans is not None:
         cuda_graph.N_PLANS = given.plans
-    if given.threads is not None:
-        kernels.N_THREADS = given.threads
     if given.first_step:
         first_step(MODES[given.first_step], given.profile, given.seconds)
         return

@@ -4,7 +4,7 @@
     python perf/scaling.py --noise 64x600 --backbone resnet12 --width 64     # for a GPU
 
 All on synthetic images; one size changes at a time. The exponent p of time ∝ sizeᵖ is fitted on
-logarithmic scales. On a GPU every new shape is compiled, which takes some minutes in all.
+logarithmic scales. On a GPU a network without kernels of its own is compiled for every new shape.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ ROWS = {  # label → part of the record, method
     "… then DFA, summed over the features": ("the last layers train", DFA),
     "… then EIML, 15 images of each old kind kept": ("the last layers train", "EIML"),
     "… then the paper's IDA": ("the last layers train", "IDA"),
-    "**… then IDA+**, at a rate of 1e-4": ("the last layers train", IDA),
+    "**… then IDA**, all anchors, λ = n_old/n_new": ("the last layers train", IDA),
 }
 LINES = {
     "frozen": ("the network stays frozen", "NU", "#777777"),
     "FT": ("the last layers train", "FT", "#d55e00"),
     "DFA": ("the last layers train", DFA, "#e69f00"),
     "EIML (keeps images)": ("the last layers train", "EIML", "#009e73"),
-    "IDA+": ("the last layers train", IDA, "#0072b2"),
+    "IDA, all anchors": ("the last layers train", IDA, "#0072b2"),
 }
 WIDE = "at 16-way 5-shot"
 MARKERS = ("<!-- flowers: begin -->", "<!-- flowers: end -->")

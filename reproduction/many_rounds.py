@@ -29,6 +29,10 @@ NAMES = {  # in the order of the table
     "EIML": "EIML, 15 images of every class kept",
     "PAR start=last": "PAR, all images kept",
 }
+FLOWERS_NAMES = {
+    "NU": NAMES["NU"],
+    "IDA lambda=auto anchors=all": "IDA, all anchors, λ = n_old/n_new",
+}
 COLOURS = {
     "FT": "#d55e00",
     "DFA": "#e69f00",
@@ -124,7 +128,7 @@ def flowers_table(record: Record) -> str:
             mean_measure(record, method, last, name) for name in ("naming", "naming_true_means")
         )
         named = f"{stored:.1f} ({true:.1f})"
-        rows.append((NAMES[method], old, unseen, f"{own:.1f} → {end:.1f}", named))
+        rows.append((FLOWERS_NAMES[method], old, unseen, f"{own:.1f} → {end:.1f}", named))
     head = (
         "before → after ten updates",
         "first 36 kinds, 16-way",

@@ -23,8 +23,10 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-# Many tests compare bits, which a GPU does not promise.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# Many tests compare bits, which a GPU does not promise. KEDGE_TEST_GPU=1 is for tests/kernels and
+# tests/training/test_cuda_graph.py.
+if "KEDGE_TEST_GPU" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 TIMEOUT = 120  # seconds: far more than any command of the tests needs
 # Bits depend on the number of threads, and threads of several processes slow each other down.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}

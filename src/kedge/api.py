@@ -153,8 +153,8 @@ def update(
         method: IDA, IDA+, DFA, EIML, EWC or FT, with options: "IDA lambda=5". By default IDA+.
         memory: what `remember` returned after the last round; EIML and EWC need it.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
-            train, batch_norm, ema, sampling, tasks_per_step, seed: see `RoundOptions`. What is not
-            given is inferred.
+            train, batch_norm, dropout, ema, sampling, tasks_per_step, seed: see `RoundOptions`.
+            What is not given is inferred.
 
     `images`, `val`, `checkpoint`, `classes` and `strict` are as in `train`. So is `same_class`,
     which is also needed for names that are almost those of classes that the model knows, and
@@ -173,9 +173,8 @@ def update(
     reasons = compare_with_known_classes(model, table)
     data = summarize_update(model)
     if not only_anchors(settings, data):
-        if method is None and data.pretrained:
-            why = "keeps old classes of a pretrained network"
-            reasons.append(f"--method '{chosen.label}': {why}")
+        if method is None:
+            reasons.append(f"--method '{chosen.label}': made for many updates")
         require(
             len(table.classes) > 1,
             f"{table.source}: a round needs at least 2 classes, and there is only 1. Wait for "

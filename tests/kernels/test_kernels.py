@@ -1,6 +1,7 @@
 """Triton kernels equal the modules that they replace.
 
-They run on a GPU, or in Triton's interpreter, in which `test_interpreter.py` starts this file.
+They run on a GPU if KEDGE_TEST_GPU is set, and otherwise in Triton's interpreter, in which
+`test_interpreter.py` starts this file.
 """
 
 from __future__ import annotations

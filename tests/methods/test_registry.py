@@ -75,6 +75,7 @@ def test_automatic_weight_is_resolved_by_the_classes_of_a_round(
         *2 * (weight,),
         method.label,
     )
+    assert parse_method(f"{name} lambda=sqrt").for_classes(3, 12).fixed_weight == 1
     given = parse_method(f"{name} lambda=2 merge=0.2")
     assert given.for_classes(60, 12) == given
 

@@ -91,6 +91,19 @@ def test_merging_interpolates_between_old_and_new_weights(head: str) -> None:
     assert same(update("FT merge=0", start=base(head)).state_dict(), new)
 
 
+@pytest.mark.parametrize(("n_new", "share"), [(32, 0.15), (64, 0.0)])
+def test_automatic_merging_is_by_the_classes_of_the_round(n_new: int, share: float) -> None:
+    few = data(1).train
+    few = replace(few, classes=few.classes[:n_new], class_rows=few.class_rows[:n_new])
+    delivery = replace(data(1), train=few)
+    config = TrainConfig(EpisodeShape(3, 2, 3), replace(SCHEDULE, epochs=1), 0)
+    auto, fixed = (
+        train_round(base(), delivery, parse_method(f"FT merge={merge}"), config).model
+        for merge in ("auto", share)
+    )
+    assert same(auto.state_dict(), fixed.state_dict())
+
+
 def test_anchors_and_validation_are_those_of_the_merged_model() -> None:
     model = update("FT merge=1")
     pool = data(1).train

@@ -156,13 +156,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parsers", nargs="*", choices=[*TARGETS, []], default=[])
+    parser.add_argument("parsers", nargs="*", metavar="PARSER", help="by default all")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=600, help="until all of it is over")
     parser.add_argument("--seed", type=int, default=1, help="of the first run; others 100 apart")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz-parallel"))
     parser.add_argument("--corpora", type=Path, default=Path("build/fuzz"), help="to start from")
     options = parser.parse_args()
+    if unknown := set(options.parsers) - set(TARGETS):
+        parser.error(f"no parser {min(unknown)}; there are {', '.join(TARGETS)}")
     os.nice(19)
     os.environ["OMP_NUM_THREADS"] = "1"
     options.out.mkdir(parents=True, exist_ok=True)

@@ -3,15 +3,16 @@
 A training step of a small network is limited by memory: each kernel here reads and writes the
 activations as few times as possible, so that a step needs neither many small kernels nor a
 compiler. They give the results of the modules that they replace up to rounding, and the same bits
-in every run. Triton is imported only once a GPU is there.
+in every run. Hooks on the modules that they replace do not run; `with enabled(False)` they do.
+Triton is imported only once a GPU is there.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -22,19 +23,17 @@ from kedge.data.augment import draw_augmentation
 from kedge.utils import progress
 
 MAX_NUMEL = 2**31  # offsets are computed in int32
-N_THREADS = 5  # that build kernels at a time
-_enabled = True
+_enabled = ContextVar("_enabled", default=True)
 
 
 @contextmanager
 def enabled(value: bool) -> Iterator[None]:
-    """Whether networks use the kernels, if these are available: by default they do."""
-    global _enabled
-    before, _enabled = _enabled, value
+    """Let networks use the kernels, or not, within a `with`. By default they do if they can."""
+    token = _enabled.set(value)
     try:
         yield
     finally:
-        _enabled = before
+        _enabled.reset(token)
 
 
 @functools.cache
@@ -43,31 +42,26 @@ def available() -> bool:
     if not torch.cuda.is_available() or torch.version.hip is not None:
         return False
     try:
-        from kedge.kernels.norm_act import norm_act
-
-        norm_act(_example(), nn.BatchNorm2d(64).cuda().eval(), 0.0)
+        _build_norm_act()
+        _build_pool_act()
     except ImportError:
-        progress.note("triton is not installed: training steps are slower")
+        progress.note("triton is not installed: PyTorch's own kernels are used, which are slower")
         return False
     except Exception as error:  # no C compiler, a GPU that is too old, …
         reason = f"{type(error).__name__}: {progress.printable(str(error), one_line=True)[:200]}"
-        progress.note(f"Triton kernels cannot be built, training steps are slower: {reason}")
+        progress.note(f"Triton's kernels cannot be built, PyTorch's slower ones are used: {reason}")
         return False
     return True
 
 
 def build() -> None:
     """Load CUDA's libraries, and build the kernels of ResNet-12 as far as Triton's cache does not
-    have them, several at a time: the C compiler and the assembler are processes of their own."""
-    if not torch.cuda.is_available():
-        return
-    with ThreadPoolExecutor(N_THREADS) as threads:
-        parts = [threads.submit(_load_libraries)]
+    have them."""
+    if torch.cuda.is_available():
+        _load_libraries()
         if available():
-            each = (_build_norm_act, _build_pool_act, _build_drop_block, _build_augment)
-            parts += [threads.submit(part) for part in each]
-    for part in parts:
-        part.result()
+            _build_drop_block()
+            _build_augment()
 
 
 def _load_libraries() -> None:
@@ -82,18 +76,18 @@ def _load_libraries() -> None:
 def _build_norm_act() -> None:
     from kedge.kernels.norm_act import norm_act
 
-    _backward(norm_act(_example(), nn.BatchNorm2d(64).cuda(), 0.0))
+    norm_act(_example(), nn.BatchNorm2d(64).cuda(), 0.0).sum().backward()
 
 
 def _build_pool_act() -> None:
-    """With constant statistics, since the kernels of others are those of `norm_act`."""
+    """With constant statistics: others need only kernels that `_build_norm_act` builds."""
     from kedge.kernels.pool_act import pool_act
 
     x, (norm, norm_2) = _example(), (nn.BatchNorm2d(64).cuda().eval() for _ in range(2))
     kept = torch.ones(2, 5, 5, 64, dtype=torch.uint8, device=x.device)
     drop = (kept, torch.ones(1, dtype=torch.int32, device=x.device))
     pool_act(x, norm, 0.0, (x, norm_2))
-    _backward(pool_act(x, norm, 0.0, (x, norm_2), drop))
+    pool_act(x, norm, 0.0, (x, norm_2), drop).sum().backward()
 
 
 def _build_drop_block() -> None:
@@ -110,12 +104,6 @@ def _build_augment() -> None:
     fused_augment(images, drawn)
 
 
-def _backward(y: Tensor) -> None:
-    """In the calling thread: otherwise one thread would build the kernels of all of them."""
-    with torch.autograd.set_multithreading_enabled(False):
-        y.sum().backward()
-
-
 def _example() -> Tensor:
     half = torch.cuda.is_bf16_supported(including_emulation=False)
     dtype = torch.bfloat16 if half else torch.float32
@@ -126,9 +114,12 @@ def use_for(x: Tensor, *norms: nn.BatchNorm2d) -> bool:
     """Whether kernels compute a block with this input and these norms."""
     return (
         x.is_cuda
+        and x.device.index == torch.cuda.current_device()  # where Triton starts kernels
+        and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and not torch.compiler.is_compiling()
-        and _enabled
-        and x.numel() // x.shape[1] * norms[0].num_features < MAX_NUMEL
+        and _enabled.get()
+        and all(n.affine and n.track_running_stats and n.momentum is not None for n in norms)
         and len({norm.training for norm in norms}) == 1
+        and x.numel() // x.shape[1] * norms[0].num_features < MAX_NUMEL
         and available()
     )

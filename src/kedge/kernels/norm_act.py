@@ -73,8 +73,8 @@ class _NormAct(torch.autograd.Function):
 
 
 def statistics_of(x: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, float]:
-    """Mean and variance of each channel, and of how many rows; infinitely many if the statistics
-    are constants. In train mode moves the running statistics as the module does."""
+    """Mean and variance of each channel, and the number of rows they come from: infinitely many if
+    the statistics are constants. In train mode moves the running statistics as the module does."""
     running = (norm.running_mean, norm.running_var)
     if not norm.training:
         return *running, math.inf  # type: ignore[return-value]
@@ -122,8 +122,8 @@ def _statistics(x, partial, M, C, n_tiles, n_parts, ROWS: tl.constexpr, COLS: tl
 
 @triton.jit
 def _rows_of_part(part, M, n_tiles, n_parts, ROWS: tl.constexpr):
-    """How many rows the tiles of a part have. The last M rows but not the first tile (number
-    n_tiles − 1, counted from the end) may be incomplete: it belongs to part 0."""
+    """How many rows the tiles of a part have. Only the tile with the last rows of the matrix can be
+    incomplete; tiles are counted from the end, so it belongs to part 0."""
     rows = (n_tiles - part + n_parts - 1) // n_parts * ROWS
     missing = n_tiles * ROWS - M
     return (rows - tl.where(part == 0, missing, 0)).to(tl.float32)

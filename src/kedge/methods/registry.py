@@ -2,7 +2,7 @@
 
 A method is written as its name and any options: `IDA`, `IDA lambda=5`, `PAR start=last`. With
 `lambda=auto`, λ of a round is the number of old classes for each new one, n_old/n_new, and with
-`lambda=sqrt` the square root of that. Every method that trains also takes
+`lambda=sqrt` the square root of that, and at least 1. Every method that trains also takes
 
     ema=DECAY            an average of the weights replaces the last ones (`Schedule.ema`)
     batch_norm=MODE      batch, or frozen: statistics stay as they were after the first round
@@ -52,7 +52,10 @@ WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
 PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
 ROUND_OPTIONS = ("ema", "batch_norm", "dropout")  # of Schedule, which a method may set
 Rules = dict[str, Callable[[float], float]]
-WEIGHT_RULES: Rules = {"auto": lambda ratio: ratio, "sqrt": math.sqrt}  # λ from n_old/n_new
+WEIGHT_RULES: Rules = {  # λ from n_old/n_new
+    "auto": lambda ratio: ratio,
+    "sqrt": lambda ratio: math.sqrt(max(ratio, 1)),
+}
 MERGE_RULES: Rules = {"auto": lambda ratio: 0.3 * (1 - 1 / max(ratio, 1))}  # α from n_old/n_new
 
 

@@ -53,21 +53,28 @@ class Conv4(nn.Module):
         return self.width * (image_size // 16) ** 2
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
-        convolutions, norms = _layers(self)
-        if not use_for(images, *norms):
+        layers = _layers_for_kernels(self, images)
+        if layers is None:
             return self.blocks(images).flatten(1)
         from kedge.kernels.pool_act import pool_act
 
-        for convolution, norm in zip(convolutions, norms, strict=True):
+        for convolution, norm in zip(*layers, strict=True):
             images = pool_act(convolution(images), norm, 0.0)
         return images.flatten(1)
 
 
-def _layers(module: nn.Module) -> tuple[list[Conv2d], list[nn.BatchNorm2d]]:
-    """Convolutions and norms in the order of their definition."""
+def _layers_for_kernels(
+    module: nn.Module, x: Tensor
+) -> tuple[list[Conv2d], list[nn.BatchNorm2d]] | None:
+    """Convolutions and norms in the order of their definition, if kernels compute the module with
+    this input; otherwise None."""
+    if not x.is_cuda:
+        return None
     parts = list(module.modules())
     convolutions = [part for part in parts if isinstance(part, Conv2d)]
-    return convolutions, [part for part in parts if isinstance(part, nn.BatchNorm2d)]
+    norms = [part for part in parts if isinstance(part, nn.BatchNorm2d)]
+    as_built = len(norms) == len(convolutions)  # a user may have replaced norms
+    return (convolutions, norms) if as_built and use_for(x, *norms) else None
 
 
 class Conv2d(nn.Conv2d):
@@ -85,14 +92,6 @@ class Conv2d(nn.Conv2d):
 def _pad_channels(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
     missing = -x.shape[1] % 8
     return F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
-
-
-def _max_pool(x: Float[Tensor, "b c h w"], training: bool) -> Float[Tensor, "b c h2 w2"]:
-    """2×2 max-pooling; without gradients, and if compiled, in a form that the compiler can fuse."""
-    if training or not x.is_cuda or not torch.compiler.is_compiling():
-        return F.max_pool2d(x, 2)
-    h, w = x.shape[2] // 2, x.shape[3] // 2
-    return x[:, :, : 2 * h, : 2 * w].unflatten(3, (w, 2)).unflatten(2, (h, 2)).amax((3, 5))
 
 
 Mask = tuple[UInt8[Tensor, "b h w c"], Int[Tensor, " 1"]]
@@ -162,10 +161,11 @@ class ResidualBlock(nn.Module):
         self.drop = DropBlock()
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        convolutions, norms = _layers(self)
-        if not use_for(x, *norms):
-            x = _max_pool(self.body(x) + self.shortcut(x), self.training)
+        layers = _layers_for_kernels(self, x)
+        if layers is None:
+            x = F.max_pool2d(self.body(x) + self.shortcut(x), 2)
             return self.drop(F.leaky_relu(x, SLOPE))
+        convolutions, norms = layers
         from kedge.kernels.norm_act import norm_act
         from kedge.kernels.pool_act import pool_act
 

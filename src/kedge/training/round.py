@@ -96,8 +96,8 @@ def train_round(
     if method.alignment is not None:
         method.alignment.check(config.episode)
     start = _broadcast_model(start)
-    n_old = len(set(start.classes) - set(pool.classes))
-    method = method.for_classes(n_old, len(pool.classes))
+    delivered = round_data.train.classes
+    method = method.for_classes(len(set(start.classes) - set(delivered)), len(delivered))
     identity = _identity(start, pool, round_data, method, config, memory)
     require(
         distributed.broadcast(identity) == identity,

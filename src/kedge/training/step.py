@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -64,9 +65,10 @@ class ExecutionMode:
     ) -> ExecutionMode:
         """The fastest mode for so many steps that device and installed packages support."""
         gpu = device.type == "cuda"
-        fused = gpu and kernels.available()
-        compiled = fused and not has_kernels(embedding) and n_steps >= MIN_STEPS_TO_COMPILE
-        return cls(half_precision(device), compiled, gpu, fused and not compiled)
+        worth_compiling = not has_kernels(embedding) and n_steps >= MIN_STEPS_TO_COMPILE
+        compiled = gpu and worth_compiling and find_spec("triton") is not None
+        fused = gpu and not compiled and kernels.available()
+        return cls(half_precision(device), compiled, gpu, fused)
 
 
 def has_kernels(embedding: Embedding) -> bool:
