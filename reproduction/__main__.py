@@ -1,7 +1,7 @@
 """Render the results from the committed records.
 
 python -m reproduction                     docs/results.md, docs/many-updates.md, their figures and
-                                           reproduction/claims.md, the flowers in README.md and
+                                           reproduction/claims.md, the flowers in
                                            docs/is-this-for-me.md
 python -m reproduction --records           first the tables and figures beside every record
 python -m reproduction --records NAME ...  the same beside some records
@@ -39,10 +39,10 @@ def render_pages(evidence: Evidence) -> dict[Path, bytes]:
     many, ten_updates, once = (
         evidence.records[name].parts[""] for name in (RECORD, FLOWERS, ONE_UPDATE)
     )
-    pages = (Path("README.md"), Path("docs/is-this-for-me.md"))
-    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages}
+    page = Path("docs/is-this-for-me.md")
+    text = (ROOT / page).read_text(encoding="utf-8")
     return {
-        **{path: insert_section(text, section).encode() for path, text in texts.items()},
+        page: insert_section(text, section).encode(),
         Path("docs/figures/flowers.svg"): to_svg(flowers_figure(flowers)),
         Path("docs/many-updates.md"): many_updates_page(many, ten_updates, once).encode(),
         Path("docs/figures/many-rounds.svg"): to_svg(rounds_figure(many)),

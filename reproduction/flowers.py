@@ -70,7 +70,7 @@ def flowers_table(records: dict[str, Record]) -> str:
 
 
 def flowers_section(records: dict[str, Record]) -> str:
-    """The table with its caption, for README and docs."""
+    """The table with its caption, for docs/is-this-for-me.md."""
     main, scratch = records["the last layers train"], records["scratch"]
     n_seeds, n_scratch = len(main.seeds), len(scratch.seeds)
     gpu = main.environment["gpu"].removeprefix("NVIDIA ")

@@ -47,8 +47,8 @@ LONGEST_OBJECT = 1 << 20  # characters of a line of JSON, which may take 30 time
 # For each image of a list so many places are tried. Usual data sets have one to five.
 MOST_FOLDERS, MOST_PARENTS = 64, 16
 MOST_CACHED = 1 << 15  # classes of which it is known where their images may be
-# Lines without an image of their own take 6, a class takes 16, and a folder that is looked up 1. A
-# million of them would take seconds, so there are only more if there are many files.
+# Work is counted in folders that are looked up; a line without an image of its own counts as 6, a
+# new class as 16. A million such lines take seconds, so only many files allow more.
 WORK_OF_LINE, WORK_OF_CLASS, MOST_WORK, WORK_PER_FILE = 6, 16, 6_000_000, 40
 NO_FILES = frozenset[str]()
 NO_FOLDER_NAME = re.compile(r"[/\\\0]")
