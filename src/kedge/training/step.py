@@ -64,6 +64,8 @@ class ExecutionMode:
         cls, embedding: Embedding, device: torch.device, n_steps: int = MIN_STEPS_TO_COMPILE
     ) -> ExecutionMode:
         """The fastest mode for so many steps that device and installed packages support."""
+        while _builders:  # nothing else may run on the GPU while a graph is captured
+            _builders.pop().join()
         gpu = device.type == "cuda"
         worth_compiling = not has_kernels(embedding) and n_steps >= MIN_STEPS_TO_COMPILE
         compiled = gpu and worth_compiling and find_spec("triton") is not None
@@ -156,8 +158,6 @@ class TrainStep:
         self._student, self._teacher, self._augment = self._compile()
 
     def _compile(self) -> tuple[Network, Network, Callable[[Tensor, Augmentation], Tensor]]:
-        while _builders:  # nothing else may run on the GPU while a graph is captured
-            _builders.pop().join()
         student, teacher = self.student.embedding, self.teacher.embedding
         if self.mode.fused:
             from kedge.kernels.augment import fused_augment
