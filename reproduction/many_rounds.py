@@ -41,7 +41,8 @@ COLOURS = {
     "EIML": "#009e73",
     "PAR start=last": "#777777",
 }
-PAIRS = tuple(("IDA+", other) for other in ("IDA", "EIML", "PAR start=last"))
+RIVALS = ("EIML", "PAR start=last")  # which keep images
+PAIRS = tuple(("IDA+", other) for other in ("IDA", *RIVALS))
 LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follow
 STAGES = ("before their round", "after it", "after the next", "after the last")
 
@@ -62,6 +63,8 @@ def many_updates_page(record: Record, flowers: Record, once: Record) -> str:
             found = difference(of, "IDA+", "IDA", of.rounds[-1], pool)
             assert found is not None
             values[f"{key}_{pool}"] = f"{signed(found.mean)} ± {found.ci:.1f}"
+    rivals = [difference(record, "IDA+", b, last, p) for b in RIVALS for p in ("old", "unseen")]
+    values["most_behind"] = f"{-min(found.mean for found in rivals if found is not None):.1f}"
     for name in ("naming", "naming_true_means"):
         values[name] = f"{mean_measure(record, 'IDA+', last, name):.1f}"
     return f"{MARK}\n\n" + TEMPLATE.read_text(encoding="utf-8").format(**values)
