@@ -282,7 +282,7 @@ def test_show_describes_a_model(cli: Cli, model: Path, first: Path, second: Path
         "12, one per class",
         "and class means",
         f"base: 6 classes, 42 images of {first}; validation accuracy ",
-        f"IDA: 6 classes, 42 images of {second}; ",
+        f"IDA+: 6 classes, 42 images of {second}; ",
         "3-way, 2-shot, 3 queries, 3 epochs, 20 episodes each, learning rate 0.001, seed 3",
         "12 classes known: first 0, first 1,",
         "(--all lists the other 2)",
