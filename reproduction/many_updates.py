@@ -18,8 +18,13 @@ from reproduction.markdown import MARK, RECORDS_LINK, grid, signed
 from reproduction.studies import POOLS
 
 TEMPLATE = Path(__file__).parent / "many-updates.md.template"
-RECORD, FLOWERS = "tiny-rounds-seeds", "flowers-10-updates"
-ONE_UPDATE = "drawings-3-seeds.replicate-2"
+# Of fifteen updates, one, and ten of flowers.
+MANY_UPDATES = (
+    "tiny-rounds-seeds",
+    "drawings-3-seeds.replicate-2",
+    "flowers-10-updates",
+    "flowers-10-updates.replicate-2",
+)
 NAMES = {  # in the order of the table
     "NU": "NU, no update",
     "FT": "FT",
@@ -32,6 +37,7 @@ NAMES = {  # in the order of the table
 FLOWERS_NAMES = {
     "NU": NAMES["NU"],
     "IDA lambda=auto anchors=all": "IDA, all anchors, λ = n_old/n_new",
+    "IDA+": NAMES["IDA+"],
 }
 COLOURS = {
     "FT": "#d55e00",
@@ -47,8 +53,8 @@ LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follo
 STAGES = ("before their round", "after it", "after the next", "after the last")
 
 
-def many_updates_page(record: Record, flowers: Record, once: Record) -> str:
-    """The template with tables and numbers of the records: of fifteen updates, ten and one."""
+def many_updates_page(record: Record, once: Record, *flowers: Record) -> str:
+    """The template with tables and numbers of the records: of fifteen updates, one and ten."""
     last = record.rounds[-1]
     values = {
         "records": RECORDS_LINK,
@@ -56,7 +62,6 @@ def many_updates_page(record: Record, flowers: Record, once: Record) -> str:
         "differences_table": differences_table(record),
         "stages_table": stages_table(record),
         "flowers_table": flowers_table(flowers),
-        "flowers_seeds": str(len(flowers.seeds)),
     }
     for key, of, pools in (("plus", record, POOLS), ("once", once, ("old", "new", "unseen_both"))):
         for pool in pools:
@@ -111,14 +116,14 @@ def class_stages(record: Record, method: str) -> Sequence[float]:
     return [statistics.fmean(column) for column in zip(*values, strict=True)]
 
 
-def flowers_table(record: Record) -> str:
-    """Before the updates and after them, for each method of the record."""
-    last, wide = record.rounds[-1], "at 16-way 5-shot"
-    updates = range(1, last)
+def flowers_table(records: Sequence[Record]) -> str:
+    """Before the updates and after them, for each method of each record."""
     rows = []
-    for method in record.methods:
+    for record, method in ((r, m) for r in records for m in r.methods):
+        last, wide = record.rounds[-1], "at 16-way 5-shot"
+        updates = range(1, last)
 
-        def score_of(round: int, pool: str, method: str = method) -> float:
+        def score_of(round: int, pool: str, record: Record = record, method: str = method) -> float:
             return record.score(method, round, pool).mean
 
         old, unseen = (
@@ -131,7 +136,8 @@ def flowers_table(record: Record) -> str:
             mean_measure(record, method, last, name) for name in ("naming", "naming_true_means")
         )
         named = f"{stored:.1f} ({true:.1f})"
-        rows.append((FLOWERS_NAMES[method], old, unseen, f"{own:.1f} → {end:.1f}", named))
+        one = ", one seed" if len(record.seeds) == 1 else ""
+        rows.append((FLOWERS_NAMES[method] + one, old, unseen, f"{own:.1f} → {end:.1f}", named))
     head = (
         "before → after ten updates",
         "first 36 kinds, 16-way",
