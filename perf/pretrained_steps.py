@@ -50,7 +50,7 @@ LOOP_BATCH = 256  # images that a loop embeds at a time
 BATCHES = (64, 256, 500)  # at which kedge's embedding is measured besides its own
 PRECISIONS = ("fp32", "bf16")  # of the loops; on a GPU convolutions of "fp32" are in TF32
 ROUND_EPISODES = PRETRAINED_EPOCHS[0][1]  # of an epoch
-N_KERNELS, NAME_LENGTH = 10, 80  # of a profile
+N_KERNELS, NAME_LENGTH = 12, 160  # of a profile
 LITE0 = ("efficientnet-lite0", "efficientnet_lite0")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -20,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kedge.data.augment import augment, draw_augmentation
-from kedge.models import backbones
+from kedge.models import backbones, efficientnet
 from kedge.models.backbones import Conv4, DropBlock, ResidualBlock
+from kedge.models.efficientnet import ConvNorm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(
@@ -63,7 +65,8 @@ def _interpret_with_new_numpy(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def with_kernels(ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks use the kernels, also without a GPU."""
-    monkeypatch.setattr(backbones, "use_for", lambda x, *norms: True)
+    for module in (backbones, efficientnet):
+        monkeypatch.setattr(module, "use_for", lambda x, *norms: True)
 
 
 def activation(shape: Sequence[int], seed: int = 0) -> Tensor:
@@ -106,10 +109,13 @@ def assert_equal(
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_norm_act(ops: Any, shape: tuple[int, ...], training: bool) -> None:
+@pytest.mark.parametrize(("slope", "upper"), [(SLOPE, math.inf), (0.0, 1.0), (1.0, math.inf)])
+def test_norm_act(
+    ops: Any, shape: tuple[int, ...], training: bool, slope: float, upper: float
+) -> None:
     assert_equal(
-        lambda x, n: ops.norm_act(x, n, SLOPE),
-        lambda x, n: F.leaky_relu(n(x), SLOPE),
+        lambda x, n: ops.norm_act(x, n, slope, upper),
+        lambda x, n: F.leaky_relu(n(x), slope).clamp(max=upper),
         [activation(shape)],
         [random_norm(shape[1], training)],
     )
@@ -196,10 +202,19 @@ def test_a_value_that_is_not_finite_reaches_the_result(ops: Any) -> None:
     y = ops.pool_act(x, random_norm(16, False), SLOPE)
     assert y[0, 3, 0, 0].isnan()
     assert y.isnan().sum() == 1
-    assert ops.norm_act(x, random_norm(16, True), SLOPE)[:, 3].isnan().all()
+    assert ops.norm_act(x, random_norm(16, True), SLOPE, 6.0)[:, 3].isnan().all()
 
 
-@pytest.mark.parametrize("build", [lambda: ResidualBlock(8, 16), lambda: Conv4(8, 16)])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: ResidualBlock(8, 16),
+        lambda: Conv4(8, 16),
+        lambda: nn.Sequential(
+            ConvNorm(8, 16), ConvNorm(16, 16, 3, 2, 16), ConvNorm(16, 8, relu=False)
+        ),
+    ],
+)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("frozen_norms", [True, False])
 @pytest.mark.usefixtures("with_kernels")
@@ -222,9 +237,10 @@ def test_networks_are_the_same_with_kernels(
     for each in (network, plain):
         torch.manual_seed(1)
         y = each(images)
-        y.square().sum().backward()
+        y.sin().sum().backward()
         results.append([y, *(w.grad for w in each.parameters()), *each.buffers()])
-        monkeypatch.setattr(backbones, "use_for", lambda x, *norms: False)
+        for module in (backbones, efficientnet):
+            monkeypatch.setattr(module, "use_for", lambda x, *norms: False)
     for got, expected in zip(*results, strict=True):
         torch.testing.assert_close(
             got, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item()

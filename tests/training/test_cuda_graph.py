@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from tests.training.small_round import BASE, CONFIG, FIRST, TABLE, same, untrained
+from tests.training.small_round import (
+    BASE,
+    CONFIG,
+    FIRST,
+    TABLE,
+    same,
+    scheduled,
+    untrained,
+)
 
 from kedge.config import EpisodeShape
 from kedge.data.pools import Pool

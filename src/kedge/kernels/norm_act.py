@@ -32,20 +32,29 @@ from kedge.kernels.common import (
 )
 
 
-def norm_act(x: Tensor, norm: nn.BatchNorm2d, slope: float) -> Tensor:
-    """leaky_relu(norm(x)), as the modules compute it in their current mode."""
-    return _NormAct.apply(x, norm.weight, norm.bias, norm, slope)
+def norm_act(
+    x: Tensor, norm: nn.BatchNorm2d, slope: float = 1.0, upper: float = math.inf
+) -> Tensor:
+    """min(leaky_relu(norm(x)), upper), as the modules compute it in their current mode. By default
+    there is no activation."""
+    return _NormAct.apply(x, norm.weight, norm.bias, norm, slope, upper)
 
 
 class _NormAct(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, slope: float
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        norm: nn.BatchNorm2d,
+        slope: float,
+        upper: float,
     ) -> Tensor:
         x = channels_last(x)
         mean, var, ctx.n_rows = statistics_of(x, norm)
         ctx.save_for_backward(x, mean, var, weight, bias)
-        ctx.numbers = (norm.eps, slope, *as_matrix(x))
+        ctx.numbers = (norm.eps, slope, upper, *as_matrix(x))
         y = torch.empty_like(x)
         rows, cols = NORM_ROWS, tile_cols(x.shape[1])
         _norm_act[grid_of(*as_matrix(x), rows)](
@@ -69,7 +78,7 @@ class _NormAct(torch.autograd.Function):
         _norm_act_gradient[grid_of(m, c, NORM_ROWS)](
             x, dy, dx, *parameters, *gradients, *ctx.numbers, NORM_ROWS, cols, num_warps=4
         )
-        return dx, d_weight, d_bias, None, None
+        return dx, d_weight, d_bias, None, None, None
 
 
 def statistics_of(x: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, float]:
@@ -168,9 +177,9 @@ def _finish_statistics(
 
 @jit
 def _norm_act(
-    x, y, mean, var, weight, bias, eps, slope, M, C, ROWS: tl.constexpr, COLS: tl.constexpr
+    x, y, mean, var, weight, bias, eps, slope, upper, M, C, ROWS: tl.constexpr, COLS: tl.constexpr
 ):
-    """y = leaky(batch norm of x)."""
+    """y = min(leaky(batch norm of x), upper)."""
     rows, cols = own_tile(C, ROWS, COLS)
     in_c = cols < C
     mask = (rows < M)[:, None] & in_c[None, :]
@@ -178,7 +187,14 @@ def _norm_act(
     value = load(x + offsets, mask)
     mean, rstd, weight, bias = normalization(mean, var, weight, bias, cols, in_c, eps)
     z = affine(value, mean, rstd, weight, bias)
-    tl.store(y + offsets, leaky(z, slope).to(y.dtype.element_ty), mask=mask)
+    z = leaky(z, slope)
+    z = tl.where(z > upper, upper, z)  # unlike a minimum, keeps NaN
+    tl.store(y + offsets, z.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _activation_gradient(z, gradient, slope, upper):
+    return tl.where(z > 0, tl.where(z < upper, gradient, 0.0), gradient * slope)
 
 
 @jit
@@ -192,6 +208,7 @@ def _sum_norm_act_gradient(
     bias,
     eps,
     slope,
+    upper,
     M,
     C,
     n_tiles,
@@ -212,7 +229,7 @@ def _sum_norm_act_gradient(
         offsets = rows[:, None] * C + cols[None, :]
         value, gradient = load(x + offsets, mask), load(dy + offsets, mask)  # 0 outside
         z = affine(value, mean, rstd, weight, bias)
-        dz = tl.where(z > 0, gradient, gradient * slope)
+        dz = _activation_gradient(z, gradient, slope, upper)
         total += dz
         product += dz * (value - mean[None, :])
     tl.store(partial + part * C + cols, tl.sum(total, 0), mask=in_c)
@@ -233,6 +250,7 @@ def _norm_act_gradient(
     n_rows,
     eps,
     slope,
+    upper,
     M,
     C,
     ROWS: tl.constexpr,
@@ -246,7 +264,7 @@ def _norm_act_gradient(
     value, gradient = load(x + offsets, mask), load(dy + offsets, mask)
     mean, rstd, weight, bias = normalization(mean, var, weight, bias, cols, in_c, eps)
     z = affine(value, mean, rstd, weight, bias)
-    dz = tl.where(z > 0, gradient, gradient * slope)
+    dz = _activation_gradient(z, gradient, slope, upper)
     d_bias, d_weight = load(d_bias + cols, in_c), load(d_weight + cols, in_c)
     result = input_gradient(value, dz, mean, rstd, weight, d_bias, d_weight, n_rows)
     tl.store(dx + offsets, result.to(dx.dtype.element_ty), mask=mask)

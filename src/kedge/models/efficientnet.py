@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kedge.kernels import use_for
+
 VERSION = "1"  # of this module, saved in model files; another one if features would change
 N_FEATURES = 1280
 # Stages of inverted residual blocks: blocks, kernel, stride of the first, expansion, channels.
@@ -38,17 +40,39 @@ class SamePadConv2d(nn.Conv2d):
         return F.conv2d(F.pad(x, edges), self.weight, None, self.stride, 0, 1, self.groups)
 
 
-def conv_bn(
-    channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = True
-) -> nn.Sequential:
-    """Convolution, BatchNorm and, if asked for, ReLU6."""
-    if kernel > 1 and stride > 1:
-        conv: nn.Module = SamePadConv2d(channels, out, kernel, stride, groups=groups, bias=False)
-    else:
-        half = kernel // 2
-        conv = nn.Conv2d(channels, out, kernel, stride, half, groups=groups, bias=False)
-    layers = [conv, nn.BatchNorm2d(out, eps=1e-3, momentum=0.01)]
-    return nn.Sequential(*layers, *([nn.ReLU6()] if relu else []))
+class ConvNorm(nn.Sequential):
+    """Convolution, BatchNorm and, if asked for, ReLU6. On a GPU with Triton, `kedge.kernels`
+    computes the last two."""
+
+    def __init__(
+        self,
+        channels: int,
+        out: int,
+        kernel: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        relu: bool = True,
+    ) -> None:
+        if kernel > 1 and stride > 1:
+            conv: nn.Module = SamePadConv2d(
+                channels, out, kernel, stride, groups=groups, bias=False
+            )
+        else:
+            half = kernel // 2
+            conv = nn.Conv2d(channels, out, kernel, stride, half, groups=groups, bias=False)
+        layers = [conv, nn.BatchNorm2d(out, eps=1e-3, momentum=0.01)]
+        super().__init__(*layers, *([nn.ReLU6()] if relu else []))
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
+        convolution, norm, *activation = self
+        y: Tensor = convolution(x)
+        if isinstance(norm, nn.BatchNorm2d) and use_for(y, norm):
+            from kedge.kernels.norm_act import norm_act
+
+            return norm_act(y, norm, 0.0, 6.0) if activation else norm_act(y, norm)
+        for layer in (norm, *activation):
+            y = layer(y)
+        return y
 
 
 class InvertedResidual(nn.Module):
@@ -57,8 +81,8 @@ class InvertedResidual(nn.Module):
     def __init__(self, channels: int, out: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         wide = channels * expansion
-        layers = [conv_bn(channels, wide)] if expansion > 1 else []
-        layers += [conv_bn(wide, wide, kernel, stride, wide), conv_bn(wide, out, relu=False)]
+        layers = [ConvNorm(channels, wide)] if expansion > 1 else []
+        layers += [ConvNorm(wide, wide, kernel, stride, wide), ConvNorm(wide, out, relu=False)]
         self.layers = nn.Sequential(*layers)
         self.residual = stride == 1 and channels == out
 
@@ -81,7 +105,7 @@ class EfficientNetLite0(nn.Sequential):
     """
 
     def __init__(self, in_channels: int = 3) -> None:
-        layers: list[nn.Module] = [conv_bn(in_channels, 32, 3, 2)]
+        layers: list[nn.Module] = [ConvNorm(in_channels, 32, 3, 2)]
         channels = 32
         for n_blocks, kernel, stride, expansion, out in STAGES:
             for i in range(n_blocks):
@@ -89,7 +113,7 @@ class EfficientNetLite0(nn.Sequential):
                     InvertedResidual(channels, out, kernel, 1 if i else stride, expansion)
                 )
                 channels = out
-        super().__init__(*layers, conv_bn(channels, N_FEATURES), GlobalAverage())
+        super().__init__(*layers, ConvNorm(channels, N_FEATURES), GlobalAverage())
 
     def n_features(self, image_size: int) -> int:
         """The same for every image size."""

@@ -34,7 +34,8 @@ from kedge.utils.atomic_io import save_tensors, tensors_digest
 from kedge.utils.progress import Tick, no_tick, task
 
 EMBED_BATCH = 500  # images at a time when nothing trains
-EMBED_SIDE = {"cpu": 28, "cuda": 84}  # px; of larger images fewer, so that they fit into caches
+# Side of images in pixels; of larger ones fewer, so that they fit into caches or a GPU's memory.
+EMBED_SIDE = {"cpu": 28, "cuda": 160}
 VIRTUAL_SAMPLES = 10  # images, as which a stored class mean counts beside new examples
 
 
