@@ -4,8 +4,15 @@ Any other error that escapes is a bug and keeps its traceback.
 """
 
 
+LONGEST_MESSAGE = 2000  # characters; a path alone may have 4096
+
+
 class KedgeError(Exception):
     """One sentence: the file or option, what was expected, and what to do."""
+
+    def __str__(self) -> str:
+        text, half = super().__str__(), LONGEST_MESSAGE // 2 - 1
+        return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]}…{text[-half:]}"
 
 
 class KedgeWarning(UserWarning):

@@ -237,7 +237,7 @@ def test_networks_are_the_same_with_kernels(
     for each in (network, plain):
         torch.manual_seed(1)
         y = each(images)
-        y.sin().sum().backward()
+        (y - 1).square().sum().backward()  # no gradient is 0
         results.append([y, *(w.grad for w in each.parameters()), *each.buffers()])
         for module in (backbones, efficientnet):
             monkeypatch.setattr(module, "use_for", lambda x, *norms: False)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from kedge.errors import KedgeError
+from kedge.errors import LONGEST_MESSAGE, KedgeError
 
-LONGEST_MESSAGE = 2000  # characters of an error for users
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

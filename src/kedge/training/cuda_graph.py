@@ -21,7 +21,7 @@ from torch import Tensor
 from kedge.data.augment import Augmentation
 from kedge.episodes.sampler import EpisodeBatch, EpisodeIndices, EpisodeSampler
 from kedge.errors import require
-from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep, has_kernels
+from kedge.training.step import MultiEpisodeStep, StepInputs, StepMetrics, TrainStep
 from kedge.utils import distributed
 from kedge.utils.progress import Tick
 
@@ -53,12 +53,11 @@ class GraphedStep:
         self.metrics = StepMetrics.zeros(step.student.device)
         self.multi = MultiEpisodeStep(step)
         self.total = torch.zeros(sum(self.multi.sizes), device=step.student.device)
-        plans = _n_plans(step)
         with (
             _restored(step),
             torch.random.fork_rng(devices=[step.student.device]),
             # Let cuDNN choose the fastest convolutions for these shapes before the capture.
-            torch.backends.cudnn.flags(True, benchmark=plans > 0, benchmark_limit=plans),
+            torch.backends.cudnn.flags(True, benchmark=N_PLANS > 0, benchmark_limit=N_PLANS),
         ):
             self.graph = self._capture(self._one if tasks_per_step == 1 else self._accumulate)
             self.update = None if tasks_per_step == 1 else self._capture(self._update)
@@ -147,12 +146,6 @@ class GraphedStep:
         streams = [static.stream(order) for static in self.episodes if static.images is not None]
         for i, *_ in zip(order, *streams, strict=True):
             yield i
-
-
-def _n_plans(step: TrainStep) -> int:
-    """None for a large network in a short round: trying them takes longer than they save."""
-    worth_it = step.mode.compiled or has_kernels(step.student.embedding)
-    return N_PLANS if worth_it else 0
 
 
 class _StaticEpisodes:
