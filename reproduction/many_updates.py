@@ -1,4 +1,5 @@
-"""The page docs/many-updates.md and its figure: fifteen updates from scratch, ten of flowers."""
+"""The page docs/many-updates.md and its figure: fifteen updates from scratch, one, and ten of
+flowers."""
 
 from __future__ import annotations
 
@@ -18,9 +19,14 @@ from reproduction.markdown import MARK, RECORDS_LINK, grid, signed
 from reproduction.studies import POOLS
 
 TEMPLATE = Path(__file__).parent / "many-updates.md.template"
-# Of fifteen updates, one, and ten of flowers.
+# Of fifteen updates; of one, each trained twice, by this schedule and the former one, and of
+# drawings; of ten of flowers.
 MANY_UPDATES = (
     "tiny-rounds-seeds",
+    "tiny-once-seeds",
+    "tiny-once-seeds.replicate-2",
+    "tiny-pn-long",
+    "tiny-pn-long.replicate-2",
     "drawings-3-seeds.replicate-2",
     "flowers-10-updates",
     "flowers-10-updates.replicate-2",
@@ -53,26 +59,60 @@ LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follo
 STAGES = ("before their round", "after it", "after the next", "after the last")
 
 
-def many_updates_page(record: Record, once: Record, *flowers: Record) -> str:
-    """The template with tables and numbers of the records: of fifteen updates, one and ten."""
+def many_updates_page(
+    record: Record,
+    once: Record,
+    again: Record,
+    former: Record,
+    former_again: Record,
+    drawings: Record,
+    *flowers: Record,
+) -> str:
+    """The template with tables and numbers of the records in the order of `MANY_UPDATES`."""
     last = record.rounds[-1]
     values = {
         "records": RECORDS_LINK,
+        "once_table": once_table(once, drawings),
+        "most_apart": f"{most_apart(once, again):.1f}",
+        "former_apart": f"{most_apart(former, former_again):.1f}",
         "scores_table": scores_table(record),
         "differences_table": differences_table(record),
         "stages_table": stages_table(record),
         "flowers_table": flowers_table(flowers),
     }
-    for key, of, pools in (("plus", record, POOLS), ("once", once, ("old", "new", "unseen_both"))):
-        for pool in pools:
-            found = difference(of, "IDA+", "IDA", of.rounds[-1], pool)
-            assert found is not None
-            values[f"{key}_{pool}"] = f"{signed(found.mean)} ± {found.ci:.1f}"
+    for pool in POOLS:
+        values[f"plus_{pool}"] = _cell(difference(record, "IDA+", "IDA", last, pool), signs=True)
     rivals = [difference(record, "IDA+", b, last, p) for b in RIVALS for p in ("old", "unseen")]
     values["most_behind"] = f"{-min(found.mean for found in rivals if found is not None):.1f}"
     for name in ("naming", "naming_true_means"):
         values[name] = f"{mean_measure(record, 'IDA+', last, name):.1f}"
     return f"{MARK}\n\n" + TEMPLATE.read_text(encoding="utf-8").format(**values)
+
+
+def once_table(photographs: Record, drawings: Record) -> str:
+    """IDA+ minus others after one update."""
+    rows = []
+    for name, record, unseen in (
+        ("photographs, ResNet-12", photographs, "unseen"),
+        ("drawings, Conv-4", drawings, "unseen_both"),
+    ):
+        for other in (method for method in ("IDA", "EIML") if method in record.methods):
+            found = [difference(record, "IDA+", other, 1, p) for p in ("old", "new", unseen)]
+            rows.append((f"{name}: IDA+ − {other}", *(_cell(one, signs=True) for one in found)))
+    return grid(("after one update", *POOLS), rows, "lrrr")
+
+
+def most_apart(record: Record, again: Record) -> float:
+    """The largest difference between the accuracies of two trainings of the same seeds."""
+    first, second = (
+        {
+            (run.seed, run.method, run.round, pool): found.mean
+            for run in each.runs
+            for pool, found in run.scores.items()
+        }
+        for each in (record, again)
+    )
+    return max(abs(first[key] - second[key]) for key in first.keys() & second.keys())
 
 
 def scores_table(record: Record) -> str:
