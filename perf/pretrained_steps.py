@@ -37,7 +37,7 @@ from kedge.training.loop import EpochRunner
 from kedge.training.round import train_round
 from kedge.training.speed import synchronized_time
 from kedge.training.step import (
-    MIN_STEPS_TO_COMPILE,
+    MIN_EPISODES_TO_COMPILE,
     ExecutionMode,
     TrainStep,
     default_device,
@@ -108,7 +108,7 @@ class KedgeTraining:
         method = method.for_classes(len(self.start.classes), len(pool.classes))
         config = method.apply_schedule(self._config(1, steps))
         schedule = config.schedule
-        n_steps = MIN_STEPS_TO_COMPILE if compiled else 1
+        n_episodes = MIN_EPISODES_TO_COMPILE if compiled else 1
         began = synchronized_time(device)
         self.step = TrainStep(
             trainable_copy(short, trained),
@@ -117,7 +117,7 @@ class KedgeTraining:
             schedule.lr,
             None,
             {},
-            ExecutionMode.best(short.embedding, device, n_steps),
+            ExecutionMode.best(short.embedding, device, n_episodes),
             schedule.ema,
         )
         self.runner = EpochRunner(self.step, pool, short.anchors, config, 1, layers)

@@ -19,7 +19,7 @@ from kedge.experiments.records import INDEX
 from reproduction.claims import Evidence
 from reproduction.figure import forest_plot, to_svg
 from reproduction.flowers import flowers_figure, flowers_section, insert_section, load_flowers
-from reproduction.many_updates import MANY_UPDATES, many_updates_page, rounds_figure
+from reproduction.many_updates import FIFTEEN, many_updates_page, rounds_figure
 from reproduction.pages import claims_page, effects_grid, results_page
 from reproduction.studies import RECORDS, load_records
 
@@ -30,14 +30,14 @@ def render_pages(evidence: Evidence) -> dict[Path, bytes]:
     """Path within the repository → content, for every generated page and figure."""
     flowers = load_flowers()
     section = flowers_section(flowers)
-    many = [evidence.records[name].parts[""] for name in MANY_UPDATES]
+    single = {name: each.parts[""] for name, each in evidence.records.items() if "" in each.parts}
     page = Path("docs/is-this-for-me.md")
     text = (ROOT / page).read_text(encoding="utf-8")
     return {
         page: insert_section(text, section).encode(),
         Path("docs/figures/flowers.svg"): to_svg(flowers_figure(flowers)),
-        Path("docs/many-updates.md"): many_updates_page(*many).encode(),
-        Path("docs/figures/many-rounds.svg"): to_svg(rounds_figure(many[0])),
+        Path("docs/many-updates.md"): many_updates_page(single).encode(),
+        Path("docs/figures/many-rounds.svg"): to_svg(rounds_figure(single[FIFTEEN])),
         Path("docs/results.md"): results_page(evidence).encode(),
         Path("docs/figures/results-effects.svg"): to_svg(forest_plot(effects_grid(evidence))),
         Path("reproduction/claims.md"): claims_page(evidence).encode(),

@@ -4,7 +4,7 @@ flowers."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -19,18 +19,9 @@ from reproduction.markdown import MARK, RECORDS_LINK, grid, signed
 from reproduction.studies import POOLS
 
 TEMPLATE = Path(__file__).parent / "many-updates.md.template"
-# Of fifteen updates; of one, each trained twice, by this schedule and the former one, and of
-# drawings; of ten of flowers.
-MANY_UPDATES = (
-    "tiny-rounds-seeds",
-    "tiny-once-seeds",
-    "tiny-once-seeds.replicate-2",
-    "tiny-pn-long",
-    "tiny-pn-long.replicate-2",
-    "drawings-3-seeds.replicate-2",
-    "flowers-10-updates",
-    "flowers-10-updates.replicate-2",
-)
+FIFTEEN, ONE, DRAWINGS = "tiny-rounds-seeds", "tiny-once-seeds", "drawings-3-seeds.replicate-2"
+FORMER = "tiny-pn-long"  # one update by the schedule that keeps the best epoch
+TEN_OF_FLOWERS = ("flowers-10-updates", "flowers-10-updates.replicate-2")
 NAMES = {  # in the order of the table
     "NU": "NU, no update",
     "FT": "FT",
@@ -59,26 +50,19 @@ LEARNED = range(1, 14)  # rounds whose classes two further rounds at least follo
 STAGES = ("before their round", "after it", "after the next", "after the last")
 
 
-def many_updates_page(
-    record: Record,
-    once: Record,
-    again: Record,
-    former: Record,
-    former_again: Record,
-    drawings: Record,
-    *flowers: Record,
-) -> str:
-    """The template with tables and numbers of the records in the order of `MANY_UPDATES`."""
+def many_updates_page(records: Mapping[str, Record]) -> str:
+    """The template with tables and numbers of the records, which are given by name."""
+    record = records[FIFTEEN]
     last = record.rounds[-1]
     values = {
         "records": RECORDS_LINK,
-        "once_table": once_table(once, drawings),
-        "most_apart": f"{most_apart(once, again):.1f}",
-        "former_apart": f"{most_apart(former, former_again):.1f}",
+        "once_table": once_table(records[ONE], records[DRAWINGS]),
+        "most_apart": f"{most_apart(records, ONE):.1f}",
+        "former_apart": f"{most_apart(records, FORMER):.1f}",
         "scores_table": scores_table(record),
         "differences_table": differences_table(record),
         "stages_table": stages_table(record),
-        "flowers_table": flowers_table(flowers),
+        "flowers_table": flowers_table([records[name] for name in TEN_OF_FLOWERS]),
     }
     for pool in POOLS:
         values[f"plus_{pool}"] = _cell(difference(record, "IDA+", "IDA", last, pool), signs=True)
@@ -102,15 +86,15 @@ def once_table(photographs: Record, drawings: Record) -> str:
     return grid(("after one update", *POOLS), rows, "lrrr")
 
 
-def most_apart(record: Record, again: Record) -> float:
-    """The largest difference between the accuracies of two trainings of the same seeds."""
+def most_apart(records: Mapping[str, Record], name: str) -> float:
+    """The largest difference between the accuracies of a record and its replicate, by seed."""
     first, second = (
         {
             (run.seed, run.method, run.round, pool): found.mean
             for run in each.runs
             for pool, found in run.scores.items()
         }
-        for each in (record, again)
+        for each in (records[name], records[f"{name}.replicate-2"])
     )
     return max(abs(first[key] - second[key]) for key in first.keys() & second.keys())
 

@@ -100,9 +100,9 @@ def train(
             `kedge.Privacy(noise=…)`, add noise to the class means. docs/privacy.md says what a
             model file reveals all the same.
         options: n_way, n_shot, n_query, epochs, episodes, val_episodes, lr, annealing, patience,
-            train, batch_norm, ema, sampling, tasks_per_step, seed, image_size, width, weights,
-            head, temperature: see `TrainOptions`. What is not given is inferred from the images,
-            and told with the reason.
+            train, batch_norm, dropout, ema, sampling, tasks_per_step, seed, image_size, width,
+            weights, head, temperature: see `TrainOptions`. What is not given is inferred from the
+            images, and told with the reason.
     """
     module = backbone if isinstance(backbone, nn.Module) else None
     named = {} if backbone is None or module is not None else {"backbone": backbone}

@@ -22,7 +22,7 @@ from kedge.config import (
 )
 from kedge.utils.config_io import option_name
 
-MAX_WAYS = 20  # that are inferred; a user may ask for more
+MAX_WAYS = 20  # largest number of ways that is inferred; a user may ask for more
 MIN_SIZE_FOR_RESNET = 32  # px: of a smaller image, four poolings leave a single position
 MIN_IMAGES_FOR_RESNET = 1000
 FAST_SIZE_WITHOUT_GPU = 32  # px: larger images get a narrower Conv-4

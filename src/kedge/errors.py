@@ -3,7 +3,6 @@
 Any other error that escapes is a bug and keeps its traceback.
 """
 
-
 LONGEST_MESSAGE = 2000  # characters; a path alone may have 4096
 
 

@@ -23,6 +23,7 @@ from kedge.experiments import seed_run
 from kedge.experiments.experiment import Experiment
 from kedge.experiments.records import Record
 from kedge.experiments.runner import run_experiment
+from kedge.methods import registry
 from kedge.utils import atomic_io
 from kedge.utils.config_io import to_dict
 
@@ -176,6 +177,15 @@ def test_other_settings_in_the_same_folder_are_refused(
     with pytest.raises(KedgeError, match=word):
         run_experiment(tiny(**change), copy)
     assert (copy / "record.json").read_bytes() == before
+
+
+def test_a_method_that_meant_something_else_is_refused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_experiment(tiny(methods=("IDA+",)), copy)
+    monkeypatch.setitem(registry.PRESETS, "IDA+", "IDA lambda=auto")
+    with pytest.raises(KedgeError, match=r"'IDA\+' was another method"):
+        run_experiment(tiny(), copy)
 
 
 def test_folder_that_cannot_be_used_is_named(copy: Path, tmp_path: Path) -> None:

@@ -11,7 +11,27 @@ from pathlib import Path
 import pytest
 import torch
 
+from kedge import kernels
+
 TESTS = Path(__file__).with_name("test_kernels.py")
+
+
+def test_kernels_are_found_by_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial needs gradients, whoever asks first, and its answer is kept."""
+
+    def trial() -> None:
+        torch.ones(1, requires_grad=True).sum().backward()
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None)
+    for name in ("_build_norm_act", "_build_pool_act"):
+        monkeypatch.setattr(kernels, name, trial)
+    kernels._can_be_built.cache_clear()
+    try:
+        with torch.inference_mode():
+            assert kernels.available()
+    finally:
+        kernels._can_be_built.cache_clear()
 
 
 @pytest.mark.slow

@@ -52,6 +52,18 @@ def test_features_of_maps_are_those_of_the_images(
     assert differs == [True] * 3 + [False] * (len(table) - 3)
 
 
+def test_large_values_stay_finite_wherever_they_come(
+    table: ImageTable, lite0: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, batches = layers_of(lite0, "last"), [1.0, 2.0, 1e5]
+    assert layers is not None
+    monkeypatch.setattr(layers, "maps", lambda x: x.new_full((len(x), 2, 1, 1), batches.pop(0)))
+    monkeypatch.setattr(Model, "embed_batch_size", len(table) // 3)
+    mapped = layers.map_table(table, torch.arange(0), N_VIEWS, seed=0)
+    assert not batches
+    assert mapped.images.unique().tolist() == [1.0, 2.0, 1e5]
+
+
 def test_nothing_is_computed_in_advance_if_every_layer_trains(lite0: Model) -> None:
     assert layers_of(lite0, "all") is None
 

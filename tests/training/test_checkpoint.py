@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from kedge.data.pools import Pool
 from kedge.errors import KedgeError
-from kedge.methods.registry import parse_method
+from kedge.methods.registry import WEIGHT_RULES, parse_method
 from kedge.models.model import Model
 from kedge.training.checkpoint import Checkpoint, is_checkpoint_of
 from kedge.training.round import RoundResult, Validator, train_round
@@ -237,6 +237,19 @@ def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         with pytest.raises(KedgeError, match=r"state: .* other options"):
             train_round(*(run | other).values(), checkpoint, stop_after(99))
         assert checkpoint.read_bytes() == content, "its own run can still continue it"
+
+
+def test_checkpoint_of_a_method_that_meant_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = base_model(), SECOND, parse_method("IDA lambda=sqrt"), CONFIG, tmp_path / "state"
+    with pytest.raises(Stopped):
+        train_round(*run, stop_after(4))
+    with monkeypatch.context() as patch:
+        patch.setitem(WEIGHT_RULES, "sqrt", lambda ratio: 7.0)
+        with pytest.raises(KedgeError, match=r"state: .* other options"):
+            train_round(*run)
+    train_round(*run)
 
 
 @pytest.mark.parametrize(

@@ -228,11 +228,20 @@ def test_divergence_keeps_the_last_good_epoch(
 
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "__call__", fail_later)
-        with pytest.raises(KedgeError, match="diverged in epoch 2"):
+        with pytest.raises(KedgeError, match=r"diverged in epoch 2.* by --epochs 1 "):
             train_round(untrained(), FIRST, BASE, CONFIG, tmp_path / "state")
     ticks: list[int] = []
     train_round(untrained(), FIRST, BASE, CONFIG, tmp_path / "state", ticks.append)
     assert ticks[0] == CONFIG.schedule.episodes, "the first epoch was not lost"
+
+
+def test_a_round_that_merges_cannot_be_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last epoch is merged, so that a stopped round with other epochs is another run."""
+    calls = itertools.count()
+    monkeypatch.setattr(Validator, "__call__", lambda *_: math.nan if next(calls) else 50.0)
+    with pytest.raises(KedgeError, match="diverged in epoch 2") as error:
+        train_round(base_model(), SECOND, parse_method("IDA merge=0.5"), CONFIG)
+    assert "--epochs" not in str(error.value)
 
 
 class Masked(Linear):

@@ -12,7 +12,10 @@ from rich.console import Console
 
 from kedge.cli.speed import Speed, show
 from kedge.config import BackboneConfig, EpisodeShape
+from kedge.data.open import open_images
+from kedge.data.pools import Pool
 from kedge.errors import KedgeError
+from kedge.training.speed import TimedTraining, untrained_model
 
 TINY = BackboneConfig("conv4", 4)
 SHAPE = EpisodeShape(3, 2, 4)
@@ -24,6 +27,12 @@ def record(first: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     Speed(str(first), None, SHAPE, TINY, seconds=0.01, out=out).run(Console(file=io.StringIO()))
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
+
+
+def test_a_method_with_rules_can_be_timed(first: Path) -> None:
+    pool = Pool.all("training", table := open_images(first), table.classes)
+    training = TimedTraining(untrained_model(pool, TINY), "IDA+", pool, SHAPE, 0.0)
+    assert training.ms_per_step() > 0
 
 
 def test_rates_are_consistent(record: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from kedge.utils.atomic_io import write_text_atomically
 from kedge.utils.config_io import from_dict, parse_json
 from kedge.utils.ranges import Amount, Round, Total
 from kedge.utils.regular_file import read_text
+from kedge.utils.text import folder_name
 
 RECORD_FORMAT = 2
 EARLIER_METHODS = {"DFA": "DFA reduction=sum"}  # of format 1: what they are called now
@@ -211,7 +211,7 @@ class RecordSet:
     @staticmethod
     def folder_of(part: str) -> str:
         """The folder of a part within that of the record set."""
-        return re.sub(r"[^\w.=+-]+", "-", part).strip("-.") or "."
+        return folder_name(part, "-").strip("-.") or "."
 
     @classmethod
     def folders_of(cls, name: str, parts: Iterable[str]) -> dict[str, str]:

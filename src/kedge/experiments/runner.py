@@ -13,7 +13,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kedge.benchmarks import get_protocol
 from kedge.errors import KedgeError, require
@@ -92,28 +92,47 @@ def _claim_folder(experiment: Experiment, folder: Path, images: str) -> Experime
             f"{path}: is missing, so the options with which {run} was made are unknown; use "
             "another --out."
         )
-    settings = {**to_dict(experiment), "images": images, "format": RECORD_FORMAT}
+    settings = {
+        **to_dict(experiment),
+        "images": images,
+        "rules": _rules(experiment),
+        "format": RECORD_FORMAT,
+    }
     write_text_atomically(path, json.dumps(settings, indent=1) + "\n")
     return experiment
 
 
-def read_experiment(path: Path) -> tuple[Experiment, str | None, int]:
-    """The experiment of a folder, the fingerprint of its images (None in early versions), and the
-    format of its records."""
+def _rules(experiment: Experiment) -> dict[str, Any]:
+    """What the methods' labels stand for in this version."""
+    return {method.label: method.rules for method in map(parse_method, experiment.methods)}
+
+
+class SavedExperiment(NamedTuple):
+    """The experiment of a folder, and what else is saved beside its settings."""
+
+    experiment: Experiment
+    images: str | None  # their fingerprint; None in early versions
+    rules: dict[str, Any]  # by the label of a method; empty in early versions
+    format: int  # of its records
+
+
+def read_experiment(path: Path) -> SavedExperiment:
     try:
         saved = parse_json(read_text(path))
         require(isinstance(saved, dict), "it holds no settings")
         images, format = saved.pop("images", None), saved.pop("format", 1)
+        rules = saved.pop("rules", {})
         with suppress(LookupError, TypeError, AttributeError):  # from_dict names what is wrong
             saved["head"]["head"] = current_spec(saved["head"]["head"])
             saved["methods"] = [*map(current_spec, saved["methods"])]
-        return from_dict(Experiment, saved), images, format
+        require(isinstance(rules, dict), "its rules are none")
+        return SavedExperiment(from_dict(Experiment, saved), images, rules, format)
     except (OSError, ValueError, RecursionError, KedgeError) as error:
         raise KedgeError(f"{path}: damaged ({error}); use another --out.") from None
 
 
 def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
-    earlier, saved_images, format = read_experiment(path)
+    earlier, saved_images, saved_rules, format = read_experiment(path)
     if saved_images not in (None, images):
         raise KedgeError(
             f"{path.parent}: holds an experiment on other images than "
@@ -124,6 +143,12 @@ def _join(experiment: Experiment, path: Path, images: str) -> Experiment:
         raise KedgeError(
             f"{path.parent}: began with an earlier version, where {name} was what is now "
             f"'{EARLIER_METHODS[name]}'; choose another folder with --out."
+        )
+    rules = _rules(earlier)
+    if changed := [name for name in rules if saved_rules.get(name, rules[name]) != rules[name]]:
+        raise KedgeError(
+            f"{path.parent}: began with an earlier version, where '{changed[0]}' was another "
+            "method; choose another folder with --out."
         )
     joined = replace(
         experiment,

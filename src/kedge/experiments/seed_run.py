@@ -40,7 +40,6 @@ from kedge.methods.base import Memory
 from kedge.methods.registry import Method
 from kedge.models.model import Model
 from kedge.models.start import given_network, start_model
-from kedge.training.loggers import file_name
 from kedge.training.round import RoundResult, memory_after_round, train_round, training_pool
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
@@ -49,6 +48,7 @@ from kedge.utils.env import environment, peak_memory_mb, reset_peak_memory
 from kedge.utils.progress import Tick
 from kedge.utils.regular_file import read_text
 from kedge.utils.seeding import torch_seed
+from kedge.utils.text import folder_name
 
 BASE = Method("base", "new", from_scratch=True)  # round 0, shared by all methods
 
@@ -137,7 +137,7 @@ class SeedRun:
         return found
 
     def _folder_of(self, method: Method, round: int) -> Path:
-        folder = self.folder / file_name(method.label)
+        folder = self.folder / folder_name(method.label)
         return folder if round == 0 else folder / f"round-{round}"
 
     def _config(self, round: int) -> TrainConfig:
@@ -155,13 +155,13 @@ class SeedRun:
             # A worker that was given up for lost, on another machine, may still be at it.
             with exclusive(folder, on_wait=partial(_tell_waiting, folder)):
                 if not distributed.broadcast((folder / "run.json").exists()):
-                    return self._do(method, round, folder, tick)
+                    return self._train_and_test(method, round, folder, tick)
         # The run may have been killed just before it removed these.
         for name in ("training.safetensors", ".lock"):
             (folder / name).unlink(missing_ok=True)
         return load_run(folder / "run.json")
 
-    def _do(self, method: Method, round: int, folder: Path, tick: Tick) -> Run:
+    def _train_and_test(self, method: Method, round: int, folder: Path, tick: Tick) -> Run:
         reset_peak_memory()
         result = self._train(method, round, folder, tick)
         peak = peak_memory_mb() if result.history else 0.0
@@ -191,8 +191,9 @@ class SeedRun:
             start = self._model(method, round - 1)
         memory = self._memory(method, round - 1) if round else {}
         checkpoint, config = folder / "training.safetensors", self._config(round)
-        n_steps = len(self._rounds_of(method)) * config.schedule.epochs * config.schedule.episodes
-        given = (start, round_data, method, config, checkpoint, tick, memory, n_steps)
+        schedule, n_rounds = config.schedule, len(self._rounds_of(method))
+        n_episodes = n_rounds * schedule.epochs * schedule.episodes
+        given = (start, round_data, method, config, checkpoint, tick, memory, n_episodes)
         result = train_round(*given)
         result.model.save(folder / "model.kedge")
         began = time.perf_counter()

@@ -43,7 +43,7 @@ def _do_job(folder: Path, seed: int, label: str, n_sharing: int) -> None:
         f"{settings}: is not on {socket.gethostname()}; all machines need the folder of --out "
         "under the same path.",
     )
-    experiment, _, _ = read_experiment(settings)
+    experiment = read_experiment(settings).experiment
     run = SeedRun(experiment, seed, folder / f"seed-{seed}", n_sharing)
     method = BASE if label == BASE.label else parse_method(label)
     if not method.from_scratch:

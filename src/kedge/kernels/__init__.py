@@ -10,6 +10,7 @@ Triton is imported only once a GPU is there.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ from kedge.utils import progress
 
 MAX_NUMEL = 2**31  # offsets are computed in int32
 _enabled = ContextVar("_enabled", default=True)
+_one_at_a_time = threading.Lock()  # a thread may build kernels while another asks for them
 
 
 @contextmanager
@@ -36,14 +38,20 @@ def enabled(value: bool) -> Iterator[None]:
         _enabled.reset(token)
 
 
-@functools.cache
 def available() -> bool:
     """Whether there is a GPU that the kernels can be built for; notes once why not."""
+    with _one_at_a_time:
+        return _can_be_built()
+
+
+@functools.cache
+def _can_be_built() -> bool:
     if not torch.cuda.is_available() or torch.version.hip is not None:
         return False
     try:
-        _build_norm_act()
-        _build_pool_act()
+        with torch.inference_mode(False), torch.enable_grad():  # what asks may be an evaluation
+            _build_norm_act()
+            _build_pool_act()
     except ImportError:
         progress.note("triton is not installed: PyTorch's own kernels are used, which are slower")
         return False

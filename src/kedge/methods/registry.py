@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, Literal
 
 from kedge.config import TrainConfig
@@ -50,7 +50,7 @@ WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
     "PAR": "everything",  # paragon: on all images so far
 }
 PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
-ROUND_OPTIONS = ("ema", "batch_norm", "dropout")  # of Schedule, which a method may set
+SCHEDULE_OPTIONS = ("ema", "batch_norm", "dropout")  # fields of Schedule that a method may set
 Rules = dict[str, Callable[[float], float]]
 WEIGHT_RULES: Rules = {  # λ from n_old/n_new
     "auto": lambda ratio: ratio,
@@ -90,6 +90,16 @@ class Method:
             merge=MERGE_RULES[merge](ratio) if isinstance(merge, str) else merge,
         )
 
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What the label stands for besides fields of the schedule, which may change from version
+        to version. Empty for plain training."""
+        rules: dict[str, Any] = {"merge": self.merge} if self.merge else {}
+        if self.alignment is not None:
+            rules |= {"alignment": type(self.alignment).__name__, "lambda": self.weight}
+            rules |= asdict(self.alignment) if is_dataclass(self.alignment) else {}
+        return rules
+
     def apply_schedule(self, config: TrainConfig) -> TrainConfig:
         """The settings of a round, with those that the method sets."""
         return replace(config, schedule=replace(config.schedule, **self.schedule))
@@ -126,13 +136,13 @@ def _known_options(name: str) -> list[str]:
         return []
     kind = ALIGNMENTS.get(name)
     own = ["lambda", *field_names(kind)] if kind else ["start"] if name == "PAR" else []
-    return [*own, *ROUND_OPTIONS, "merge"]
+    return [*own, *SCHEDULE_OPTIONS, "merge"]
 
 
 def _build(spec: Spec, text: str) -> Method:
     """The method of a spec whose options are known; `text` begins error messages."""
     options = dict(spec.options)
-    schedule = {key: options.pop(key) for key in ROUND_OPTIONS if key in options}
+    schedule = {key: options.pop(key) for key in SCHEDULE_OPTIONS if key in options}
     merge = options.pop("merge", 0.0)
     if merge not in MERGE_RULES:
         if not isinstance(merge, int | float) or not 0 <= merge <= 1:
@@ -170,6 +180,6 @@ def _check_schedule(method: Method, text: str) -> None:
         method.apply_schedule(TrainConfig())
     except (KedgeError, TypeError) as error:
         reason = str(error)
-        for name in ROUND_OPTIONS:
+        for name in SCHEDULE_OPTIONS:
             reason = reason.replace(option_name(name), name)
         raise KedgeError(f"Method '{text}': {reason}") from None

@@ -4,7 +4,8 @@ Conv-4: Vinyals et al., Matching Networks, 2016. ResNet-12: Oreshkin et al., TAD
 form of Lee et al., 2019. DropBlock: Ghiasi et al., 2018.
 
 On a GPU with Triton, Conv-4 and ResNet-12 compute what lies between their convolutions by
-`kedge.kernels`. The modules here define the result, and do the work elsewhere.
+`kedge.kernels`. The modules here define the result, and do the work elsewhere. Both are
+`never_compiled` by torch.compile, which would gain nothing.
 
 Any module from images (b c h w) to features (b d) can take their place. If it has a `last_block`,
 Task2Vec uses the filters in it (`kedge.training.task2vec`).
@@ -33,7 +34,7 @@ class Conv4(nn.Module):
     """Four times 3×3 convolution, BatchNorm, ReLU and 2×2 max-pooling, then flattened. ReLU is
     monotonic, so pooling goes first: same result, a quarter of the work."""
 
-    has_kernels = True
+    never_compiled = True
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
@@ -182,7 +183,7 @@ class ResidualBlock(nn.Module):
 class ResNet12(nn.Module):
     """Four residual blocks, then the global average."""
 
-    has_kernels = True
+    never_compiled = True
 
     def __init__(self, in_channels: int, widths: Sequence[int]) -> None:
         super().__init__()

@@ -23,9 +23,9 @@ from kedge.models.model import Model
 from kedge.utils.progress import Tick, no_tick
 from kedge.utils.seeding import generator
 
-N_VIEWS = 4  # of each training image
+N_VIEWS = 4  # maps of a training image: of itself and of 3 augmented copies
 MAX_BYTES = 4 << 30  # of all maps; with fewer than 2 views, nothing is computed in advance
-LARGEST_HALF = 60_000.0  # maps with larger values are kept in float32
+LARGEST_HALF = 60_000.0  # from the first map with a larger value on, all are kept in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,25 +125,29 @@ class FrozenLayers:
         """Maps of all rows of a table. All views of a row that is not `augmented` are equal."""
         wanted = torch.zeros(len(table), dtype=torch.bool)
         wanted[augmented] = True
-        maps: Tensor | None = None
+        maps = torch.empty(0, dtype=torch.float16)
         rng, size = generator("views", seed), table.image_size
+
+        def store(rows: Tensor, views: int | slice, found: Tensor) -> None:
+            nonlocal maps
+            if maps.numel() == 0:
+                maps = maps.new_empty((len(table), n_views, *found.shape[1:]))
+            if maps.dtype == torch.float16 and not found.abs().max() < LARGEST_HALF:
+                maps = maps.float()
+            found = found.to("cpu", maps.dtype)
+            maps[rows, views] = found[:, None] if isinstance(views, slice) else found
+
         with eval_mode(self.model.embedding):
             for rows in torch.arange(len(table)).split(self.model.embed_batch_size):
                 images = table.take(rows).to(self.model.device)
-                clean = self.maps(to_float(images))
-                if maps is None:
-                    dtype = torch.float16 if clean.abs().max() < LARGEST_HALF else torch.float32
-                    maps = torch.empty((len(table), n_views, *clean.shape[1:]), dtype=dtype)
-                maps[rows] = clean[:, None].to("cpu", dtype)
+                store(rows, slice(None), self.maps(to_float(images)))
                 chosen = wanted[rows].to(images.device)
                 # Drawn for all rows, so that views do not depend on which rows are augmented.
                 drawn = draw_augmentation(rng, n_views - 1, len(rows), size).to(images.device)
                 for view in range(1, n_views) if chosen.any() else ():
                     one = drawn.of(view - 1, len(rows)).select(chosen)
-                    pixels = augment(images[chosen], one)
-                    maps[rows[chosen.cpu()], view] = self.maps(pixels).to("cpu", dtype)
+                    store(rows[chosen.cpu()], view, self.maps(augment(images[chosen], one)))
                 tick(len(rows) + (n_views - 1) * int(chosen.sum()))
-        assert maps is not None
         return MapTable(maps, table.labels, table.classes, table.source, table.parts, table.part)
 
     def n_embedded(self, data: RoundData) -> int:

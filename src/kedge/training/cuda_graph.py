@@ -26,7 +26,7 @@ from kedge.utils import distributed
 from kedge.utils.progress import Tick
 
 N_WARM_UP = 3  # steps before a graph can be captured
-N_PLANS = 4  # ways to compute a convolution of which cuDNN takes the fastest; 0: its own guess
+N_PLANS = 4  # algorithms that cuDNN times for each convolution; 0: none, it guesses
 
 
 class GraphedStep:

@@ -21,7 +21,7 @@ from kedge.models.trainable import set_train_mode, trainable_copy, trained_names
 from kedge.utils import distributed, progress
 from kedge.utils.text import format_seconds
 
-N_IMAGES = 16  # that are timed, if the network is fast enough
+N_IMAGES = 16  # images that are timed; 2 if the network is slow
 MAX_WARM_UP = 0.2  # seconds for 2 images; of a slower network no more are timed
 WORTH_TELLING = 10  # seconds
 
@@ -30,7 +30,7 @@ WORTH_TELLING = 10  # seconds
 class Duration:
     """The expected duration of a round, in seconds."""
 
-    n_views: int  # that pass the frozen layers once; 0 if there are no such layers
+    n_views: int  # images and augmented copies that frozen layers embed once; 0 if none are frozen
     frozen: float  # of all views together
     n_steps: int
     step: float  # of one step

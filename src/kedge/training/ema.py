@@ -31,7 +31,7 @@ class WeightAverage:
             head=copy.deepcopy(student.head).eval().requires_grad_(False),
         )
         self.class_embeddings = None
-        self.share = 1 - decay  # of the student
+        self.student_share = 1 - decay
         # By these names and not by the state, in which a weight that is used twice is listed twice.
         average, now = self.model.weights(), student.weights()
         pairs = [(average[name], w) for name, w in now.items() if w.requires_grad]
@@ -60,9 +60,9 @@ class WeightAverage:
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the student's current weights."""
-        torch._foreach_lerp_(*self._averaged, self.share)
+        torch._foreach_lerp_(*self._averaged, self.student_share)
         if self._copied[0]:
             torch._foreach_copy_(*self._copied)
         for average, now in self._partly_infinite:  # ∞ − ∞ is not a number
-            moved = average.lerp(now, self.share)
+            moved = average.lerp(now, self.student_share)
             average.copy_(torch.where(average == now, average, moved))

@@ -10,7 +10,6 @@ it nothing is computed or copied. docs/extending.md has examples for Weights & B
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from kedge.errors import require
 from kedge.evaluation.results import EpochResult
 from kedge.utils import distributed
+from kedge.utils.text import folder_name
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -53,12 +53,7 @@ def current_logger() -> EpochLogger | None:
 def log_epoch(seed: int, method: str, round: int, epoch: EpochResult) -> None:
     """Tell the logger, if there is one, of an epoch that has ended."""
     if (logger := _logger.get()) is not None and distributed.rank() == 0:
-        logger(f"seed-{seed}/{file_name(method)}/round-{round}", epoch)
-
-
-def file_name(label: str) -> str:
-    """The label of a method as the name of a folder."""
-    return re.sub(r"[^\w.=+-]+", "_", label)
+        logger(f"seed-{seed}/{folder_name(method)}/round-{round}", epoch)
 
 
 class TensorBoardLogger:

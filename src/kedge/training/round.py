@@ -72,14 +72,14 @@ def train_round(
     checkpoint: Path | None = None,
     tick: Tick = no_tick,
     memory: Memory | None = None,
-    n_steps: int = 0,
+    n_episodes: int = 0,
 ) -> RoundResult:
     """Train a copy of `start`, which is also the frozen teacher, on the images of a round.
 
     A stopped round continues from its checkpoint file. `tick` is called with the number of episodes
     just trained. `memory` is what the method kept of earlier rounds, from `memory_after_round`.
-    `n_steps` are those of all rounds in this process, which share what is compiled; by default of
-    this round.
+    `n_episodes` are those of all rounds in this process, which share what is compiled; by default
+    those of this round.
     """
     began, memory, config = time.perf_counter(), memory or {}, method.apply_schedule(config)
     schedule = config.schedule
@@ -109,8 +109,8 @@ def train_round(
     layers, round_data = _compute_frozen_layers(start, round_data, trained, config.seed)
     if layers is not None:  # what follows sees their outputs in place of images
         start, pool = layers.shorten(start), training_pool(method, round_data)
-    n_steps = n_steps or schedule.epochs * schedule.episodes
-    mode = ExecutionMode.best(start.embedding, start.device, n_steps)
+    n_episodes = n_episodes or schedule.epochs * schedule.episodes
+    mode = ExecutionMode.best(start.embedding, start.device, n_episodes)
     step = _build_step(start, pool, method, trained, schedule, memory, mode)
     state = Checkpoint(step, schedule, method.fixed_merge)
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
@@ -128,9 +128,10 @@ def train_round(
         fault = distributed.broadcast(divergence_fault(metrics, step))
         accuracy = math.nan if fault else distributed.broadcast(validator(step.averaged))
         if math.isnan(accuracy):
+            advice = divergence_advice(epoch, config, merges=method.fixed_merge > 0)
             raise KedgeError(
                 f"Round {round_data.round} ({method.label}) diverged in epoch {epoch + 1}: "
-                f"{fault or NOT_FINITE.format('features')}. {divergence_advice(epoch, config)}"
+                f"{fault or NOT_FINITE.format('features')}. {advice}"
             )
         point = EpochResult(
             epoch=epoch + 1, **metrics._asdict(), val_accuracy=accuracy, lr=state.lr
@@ -316,7 +317,7 @@ def _identity(
     On a plateau schedule the number of epochs is left out: no epoch depends on how many follow,
     unless the last one is merged with the old weights.
     """
-    settings = to_dict(config)
+    settings, rules = to_dict(config), method.rules
     if config.schedule.annealing == "plateau" and not method.merge:
         del settings["schedule"]["epochs"]
     return json.dumps(
@@ -324,6 +325,7 @@ def _identity(
             "config": settings,
             "model": to_dict(start.config),
             "method": method.label,
+            **({"rules": rules} if rules else {}),
             "round": data.round,
             "start": start.fingerprint,
             "device": start.device.type,  # a GPU computes in another precision

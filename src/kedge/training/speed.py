@@ -47,7 +47,8 @@ class TimedTraining:
         seconds: float,
         step: TrainStep | None = None,
     ) -> None:
-        self.start, self.pool, self.shape, self.method = start, pool, shape, parse_method(method)
+        self.start, self.pool, self.shape = start, pool, shape
+        self.method = parse_method(method).for_classes(len(start.classes), len(pool.classes))
         began = synchronized_time(start.device)
         self.step = self._build_step() if step is None else step
         self._n_epochs = 0

@@ -2,8 +2,8 @@
 
 Nothing here waits for the device: losses stay there and are read once per epoch. On a GPU,
 convolutions are in bf16, and the whole step is captured as a CUDA graph
-(`kedge.training.cuda_graph`). Conv-4 and ResNet-12 use kernels of our own (`kedge.kernels`); other
-networks are compiled if the round is long enough.
+(`kedge.training.cuda_graph`). Conv-4, ResNet-12 and EfficientNet-lite0 use kernels of our own
+(`kedge.kernels`); networks other than the first two are compiled if the round is long enough.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INDUCTOR_OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
     "realize_acc_reads_threshold": 20,
     "realize_opcount_threshold": 200,
 }
-MIN_STEPS_TO_COMPILE = 2000  # of a round: compiling takes about as long as so many steps save
+MIN_EPISODES_TO_COMPILE = 2000  # of a round: compiling takes about as long as so many steps save
 Network = Callable[[Tensor], Tensor]  # pixels, or maps of frozen layers → features
 NOTHING_TO_TRAIN = (
     "There is nothing to train: the features depend on no weight of the backbone, and the head has "
@@ -61,21 +61,21 @@ class ExecutionMode:
 
     @classmethod
     def best(
-        cls, embedding: Embedding, device: torch.device, n_steps: int = MIN_STEPS_TO_COMPILE
+        cls, embedding: Embedding, device: torch.device, n_episodes: int = MIN_EPISODES_TO_COMPILE
     ) -> ExecutionMode:
-        """The fastest mode for so many steps that device and installed packages support."""
+        """The fastest mode for so many episodes that device and installed packages support."""
         while _builders:  # nothing else may run on the GPU while a graph is captured
             _builders.pop().join()
         gpu = device.type == "cuda"
-        worth_compiling = not has_kernels(embedding) and n_steps >= MIN_STEPS_TO_COMPILE
+        worth_compiling = not never_compiled(embedding) and n_episodes >= MIN_EPISODES_TO_COMPILE
         compiled = gpu and worth_compiling and find_spec("triton") is not None
         fused = gpu and not compiled and kernels.available()
         return cls(half_precision(device), compiled, gpu, fused)
 
 
-def has_kernels(embedding: Embedding) -> bool:
-    """Whether the network has code that uses `kedge.kernels`."""
-    return getattr(embedding.backbone, "has_kernels", False)
+def never_compiled(embedding: Embedding) -> bool:
+    """Whether `kedge.kernels` make the network at least as fast as torch.compile would."""
+    return getattr(embedding.backbone, "never_compiled", False)
 
 
 _builders: list[threading.Thread] = []
@@ -84,13 +84,16 @@ _builders: list[threading.Thread] = []
 def build_kernels_in_background() -> None:
     """Import Triton and build the kernels, which takes seconds, while images are read."""
     if default_device().type == "cuda":
-        _builders.append(threading.Thread(target=_build_kernels, name="kedge builds kernels"))
+        device = torch.cuda.current_device()  # that of this thread: a new one has the first
+        _builders.append(
+            threading.Thread(target=_build_kernels, args=[device], name="kedge builds kernels")
+        )
         _builders[-1].start()
 
 
-def _build_kernels() -> None:
+def _build_kernels(device: int) -> None:
     # No thread can be started once the command is ending; other errors return in the first step.
-    with suppress(RuntimeError):
+    with suppress(RuntimeError), torch.cuda.device(device):
         kernels.build()
 
 

@@ -30,7 +30,7 @@ from kedge.training.round import train_round, trains
 from kedge.training.step import default_device
 from kedge.utils import distributed, progress
 
-MAX_CONTRAST = 500  # images, and classes, of those trained on that are used for other anchors
+MAX_CONTRAST = 500  # trained images, and classes, that missing anchors are fitted against
 
 
 def limit_shots_to_memory(

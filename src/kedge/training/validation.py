@@ -66,10 +66,11 @@ def divergence_fault(metrics: StepMetrics, step: TrainStep) -> str:
     return NOT_FINITE.format("weights") if torch.stack(spoilt).any() else ""
 
 
-def divergence_advice(epoch: int, config: TrainConfig) -> str:
+def divergence_advice(epoch: int, config: TrainConfig, merges: bool) -> str:
     """What to do after a divergence in this epoch, counted from 0."""
     lower_lr = min(Schedule().lr, config.schedule.lr / 10)
     keep = f"; or keep the epochs before by --epochs {epoch} (for 'kedge bench' with another --out)"
     advice = f"Start again with a lower --lr, such as {lower_lr:g}, and another --out"
-    can_keep = epoch and config.schedule.annealing == "plateau"
+    # Otherwise the epochs before depend on how many there are to be.
+    can_keep = epoch and config.schedule.annealing == "plateau" and not merges
     return f"{advice}{keep if can_keep else ''}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -70,6 +71,11 @@ def display_name(name: str, most: int = 200) -> str:
     text = name if name.isprintable() and name == name.strip() else repr(name)
     half = most // 2 - 1
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def folder_name(label: str, filler: str = "_") -> str:
+    """A label as the name of a folder: letters, digits and . = + - _ stay as they are."""
+    return re.sub(r"[^\w.=+-]+", filler, label)
 
 
 def skipped_remark(names: Sequence[str], noun: str, reason: str) -> tuple[str, ...]:
