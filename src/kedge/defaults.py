@@ -20,6 +20,7 @@ from kedge.config import (
     Schedule,
     TrainConfig,
 )
+from kedge.errors import require
 from kedge.utils.config_io import option_name
 
 MAX_WAYS = 20  # largest number of ways that is inferred; a user may ask for more
@@ -125,7 +126,12 @@ def infer_round(options: RoundOptions, data: DataSummary) -> tuple[TrainConfig, 
         if train == "none" or (data.pretrained and settings["epochs"] != 0):
             again = ", as before" if data.last_train else ""
             reasons.append(f"--train {train}: {WHY_TRAIN[train]}{again}")
-    if settings["train"] == "none" and settings["epochs"] is None:
+    if settings["train"] == "none":
+        require(
+            not settings["epochs"],
+            f"--epochs {settings['epochs']}: no layer trains with --train none, which is also the "
+            "setting of a model that was made so; add --train last, or leave --epochs out.",
+        )
         settings["epochs"] = 0
     chosen = [name for name in INFERRED if settings[name] is None]
     settings |= {name: getattr(usual, name) for name in chosen}

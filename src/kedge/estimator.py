@@ -32,7 +32,7 @@ from kedge.data.in_memory.objects import is_array, to_numpy
 from kedge.errors import KedgeError, require
 from kedge.models.model import Model
 from kedge.utils import progress
-from kedge.utils.text import normalize_name
+from kedge.utils.text import normalize_name, pip_install
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -41,7 +41,7 @@ try:
     from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 except ImportError:
     raise KedgeError(
-        "kedge.KedgeClassifier needs scikit-learn: pip install 'kedge[sklearn]'."
+        f"kedge.KedgeClassifier needs scikit-learn: {pip_install('sklearn')}."
     ) from None
 
 

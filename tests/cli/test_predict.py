@@ -69,7 +69,7 @@ def test_evaluate_prints_mean_and_interval(cli: Cli, model: Path, first: Path) -
     assert 0 < float(interval.rstrip("%")) < 20
     assert " ".join(words).endswith("3-way, 2-shot, 50 episodes over 6 classes")
     assert "6 of these classes" not in ended.out, "warnings are not in the result"
-    assert "6 of these classes were trained on" in ended.err
+    assert "6 of these classes are known" in ended.err
 
 
 def test_evaluate_infers_the_shape_and_takes_ranges(cli: Cli, model: Path, desk: Path) -> None:
@@ -88,11 +88,11 @@ def test_evaluate_known_names_images(cli: Cli, model: Path, second: Path, desk: 
     assert 30 < float(ended.out.split()[0]) <= 100  # chance is 8%
     assert "72 images" in ended.out
     assert "6 classes, among the 12" in ended.out
-    assert "6 of these classes were trained on" in ended.err
+    assert "6 of these classes are known" in ended.err
     assert "learned in round" not in ended.out, "all of them in one"
     ended = cli("evaluate", model, "one", "--known", cwd=desk)
     assert "1 class, among the 12" in ended.out
-    assert "1 of these classes was trained on" in ended.err
+    assert "1 of these classes is known" in ended.err
 
 
 def test_evaluate_known_is_told_by_round_and_by_anchors(

@@ -50,7 +50,7 @@ def test_stopped_training_is_continued_by_the_same_command(
         patch.setattr(atomic_io, "write_atomically", write_then_stop)
         stopped = cli(*command)
     assert (stopped.rc, stopped.out) == (130, "")
-    assert stopped.err.endswith("continues from the last saved epoch.\n")
+    assert stopped.err.endswith("continues from the last saved epoch, if there is one.\n")
     assert names(tmp_path) == {"[v2] base.kedge.training"}
     other = cli(*command, "--seed", "4")
     assert other.rc == 1
@@ -95,7 +95,7 @@ def test_sigterm_leaves_no_temporary_file(
     signal_when(ready.start(code, tmp_path), checkpoint, signal.SIGTERM)
     ended = ready.wait()
     assert ended.rc == 130
-    assert ended.err.endswith("continues from the last saved epoch.\n")
+    assert ended.err.endswith("continues from the last saved epoch, if there is one.\n")
     assert list(temporary.iterdir()) == []
     assert names(tmp_path) == {"temporary", checkpoint.name}
 

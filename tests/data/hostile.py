@@ -121,6 +121,15 @@ def png_of_zeros(folder: Path) -> Path:
 
 
 @generator
+def bmp_of_short_rows(folder: Path) -> Path:
+    """49 million px in run lengths, of which each row has one; Pillow adds the others singly."""
+    rows = b"\x01\x05\x00\x00" * 12 + b"\x00\x01"
+    sizes = struct.pack("<IIIHHIIIIII", 40, 4_100_000, 12, 1, 8, 1, len(rows), 0, 0, 256, 0)
+    start = struct.pack("<2sIHHI", b"BM", 1078 + len(rows), 0, 0, 1078)
+    return folder_with(folder, "x.bmp", start + sizes + bytes(1024) + rows)
+
+
+@generator
 def jpeg_progressive_cmyk(folder: Path) -> Path:
     """13,300 × 13,300 px in four channels, whose coefficients are all kept until the end."""
     content = jpeg_start(13_300, 13_300, 4) + jpeg_scan([1, 2, 3, 4], 0, 0) + b"\xff\xd9"

@@ -35,6 +35,7 @@ SAID = {
     "png_of_tall_rows": "small",  # it can be decoded within the limits
     "png_of_wide_rows": "cannot be read",
     "png_of_zeros": "several modes",
+    "bmp_of_short_rows": "px are too many",
     "jpeg_progressive_cmyk": "px are too many",
     "jpeg_of_empty_scans": "take too long",
     "tiff_of_one_strip": "cannot be read",

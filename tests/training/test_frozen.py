@@ -222,7 +222,7 @@ def test_automatic_weight_is_old_classes_for_each_new_one(
     found, original = [], TrainStep.backward
 
     def spy(self: TrainStep, inputs: StepInputs) -> Tensor:
-        found.append(self.weight)
+        found.append(self.penalty_weight)
         return original(self, inputs)
 
     monkeypatch.setattr(TrainStep, "backward", spy)

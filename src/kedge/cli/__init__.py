@@ -34,7 +34,7 @@ from kedge.utils.text import printable
 DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 DISTRIBUTED = ("bench", "train", "update")  # commands that torchrun may start
 CONTINUES = {  # where a stopped command continues when it is given again
-    **dict.fromkeys(DISTRIBUTED, "the last saved epoch"),
+    **dict.fromkeys(DISTRIBUTED, "the last saved epoch, if there is one"),
     "data pack": "here",
 }
 

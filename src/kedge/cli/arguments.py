@@ -20,6 +20,7 @@ from kedge.config import Count, EpisodeOptions, Privacy, RoundOptions, TrainOpti
 from kedge.errors import KedgeError, NotFiniteError
 from kedge.utils import progress
 from kedge.utils.config_io import option_name, validated
+from kedge.utils.process import interrupts_held
 from kedge.utils.progress import printable
 
 if TYPE_CHECKING:
@@ -271,7 +272,9 @@ def load_pytorch(
     if "torch" in sys.modules:
         return
     reading = " and ".join(map(str, (*models, *images)))
-    with progress.loading(f"reading {reading}" if reading else "loading PyTorch", line):
+    loading = progress.loading(f"reading {reading}" if reading else "loading PyTorch", line)
+    with loading, interrupts_held():
+        import numpy  # noqa: F401
         import torch  # noqa: F401
 
 

@@ -108,8 +108,9 @@ class Evaluate:
                 say(console, line)
             _show_classes(console, result, self.all)
         if n_known := len(set(table.classes) & set(model.classes)):
-            which = "1 of these classes was" if n_known == 1 else f"{n_known} of these classes were"
-            warning = f"{which} trained on; if the same images were, the accuracy is too high."
+            which = "1 of these classes is" if n_known == 1 else f"{n_known} of these classes are"
+            warning = f"{which} known to the model; if it learned them from the same images, the "
+            warning += "accuracy is too high."
             print(f"kedge: {warning}", file=sys.stderr)
 
 

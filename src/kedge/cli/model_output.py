@@ -159,16 +159,15 @@ def _draw_picture(model: Model, output: Output) -> bool:
     from kedge.report.outcome_figures import model_picture
     from kedge.report.style import encode
 
-    figure = model_picture(model.lineage)
-    if figure is None:
-        return False
     path = picture_path(output.path)
     about = {"Software": "kedge", "Title": path.stem}
     try:
+        if (figure := model_picture(model.lineage)) is None:
+            return False
         if distributed.rank() == 0:
             content = encode(figure, "png", metadata=about)
             write_on_this_rank(path, lambda file: file.write(content), _may_draw)
-    except KedgeError as error:
+    except Exception as error:
         progress.note(f"{path}: no picture was drawn ({error.__cause__ or error})")
         return False
     output.written.append(picture_path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from kedge.cli.arguments import (
@@ -212,7 +212,7 @@ def _report_unreadable(unreadable: dict[str, str], n: int) -> None:
 
 
 def _as_table(console: Console, answers: Iterator[Answer]) -> None:
-    table = Table("image", "class", "probability")
+    table = Table(Column("image", overflow="fold"), "class", "probability")
     for answer in answers:
         ranking = [(NONE_OF_THESE, None)] if answer.refused else answer.ranking
         for rank, (name, p) in enumerate(ranking):

@@ -14,6 +14,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
 from kedge.cli.arguments import load_pytorch, option, say
 from kedge.errors import KedgeError
+from kedge.utils.text import pip_install
 
 if TYPE_CHECKING:
     from kedge.serve.security import Listen, Tokens
@@ -78,7 +79,7 @@ class Serve:
 
     def run(self, console: Console) -> None:
         if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-            raise KedgeError("The service needs further packages: pip install 'kedge[serve]'.")
+            raise KedgeError(f"The service needs further packages: {pip_install('serve')}.")
         from kedge.serve.limits import Limits
         from kedge.serve.security import Listen
 

@@ -13,13 +13,16 @@ from typing import Literal, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
+from kedge.utils.text import pip_install
+
 ResizeMode = Literal["crop", "stretch"]
 FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 PLUGINS = ("Avif", "Bmp", "Gif", "Jpeg", "Jpeg2K", "Png", "Ppm", "Tiff", "WebP")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
-NEEDS_HEIF = "HEIC: pip install 'kedge[heif]' to read it"
+NEEDS_HEIF = f"HEIC: {pip_install('heif')} to read it"
 # Larger images are refused in words. Memory is limited whatever an image says of its size.
 MOST_PIXELS, MOST_TRANSPARENT = 50_000_000, 25_000_000
+RUN_LENGTHS, MOST_OF_RUNS = (1, 2), 8_000_000  # BMP: Pillow fills rows pixel by pixel in Python
 MOST_CLAIMED = 178_956_970  # of a header, where Pillow takes it for an attack
 BITS_TAG = 0x0102  # TIFF: bits per sample
 ORIENTATION_TAG = 0x0112  # EXIF
@@ -81,6 +84,8 @@ def decode(image: Image.Image, target: Target) -> tuple[Image.Image, bool]:
     full = image.size
     image.draft(None, (2 * target.image_size, 2 * target.image_size))
     most = MOST_TRANSPARENT if image.has_transparency_data else MOST_PIXELS
+    if image.format == "BMP" and image.info.get("compression") in RUN_LENGTHS:
+        most = MOST_OF_RUNS
     if image.width * image.height > most:
         raise Unreadable(f"{full[0]}×{full[1]} px are too many")
     return to_square(image, target)

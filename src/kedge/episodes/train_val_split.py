@@ -336,6 +336,7 @@ def _too_few_images(table: ImageTable, options: EpisodeOptions, twice: bool = Fa
     given = [n for n in ("n_way", "n_shot", "n_query") if getattr(options, n) is not None]
     remedy = f", or lower {' or '.join(map(option_name, given))}" if given else ""
     again = " and as many again for validation" if twice else ""
+    remedy += ", or make anchors alone with --train none" if twice else ""
     return KedgeError(
         f"{table.source}: the largest class, '{table.classes[counts.argmax()]}', has "
         f"{pluralize(int(counts.max()), 'image')}; an episode needs {need} of each class{again}, "

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kedge.config import TrainConfig
@@ -51,6 +51,7 @@ WITHOUT_ALIGNMENT: dict[str, TrainsOn] = {
 }
 PARAGON_STARTS = ("scratch", "last")  # "last": from the last round's model, if rounds are short
 SCHEDULE_OPTIONS = ("ema", "batch_norm", "dropout")  # fields of Schedule that a method may set
+OPTION_TYPES = (str, int, float)  # of the options of a method
 Rules = dict[str, Callable[[float], float]]
 WEIGHT_RULES: Rules = {  # λ from n_old/n_new
     "auto": lambda ratio: ratio,
@@ -97,7 +98,7 @@ class Method:
         rules: dict[str, Any] = {"merge": self.merge} if self.merge else {}
         if self.alignment is not None:
             rules |= {"alignment": type(self.alignment).__name__, "lambda": self.weight}
-            rules |= asdict(self.alignment) if is_dataclass(self.alignment) else {}
+            rules |= {k: v for k, v in vars(self.alignment).items() if isinstance(v, OPTION_TYPES)}
         return rules
 
     def apply_schedule(self, config: TrainConfig) -> TrainConfig:

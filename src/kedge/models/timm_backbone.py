@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from kedge.data.decode import Interpolation
 from kedge.errors import KedgeError, require
+from kedge.utils.text import pip_install
 
 TIMM = "timm:"  # precedes the name of the network
 NAME = re.compile(
@@ -115,7 +116,7 @@ def import_timm() -> ModuleType:
     except ImportError as error:
         absent = error.name == "timm"
         why = "is not installed" if absent else f"cannot be imported ({_reason(error)})"
-        raise KedgeError(f"timm {why}: pip install 'kedge[timm]'.") from None
+        raise KedgeError(f"timm {why}: {pip_install('timm')}.") from None
     except Exception as error:  # a torchvision of another build than torch raises RuntimeError
         raise KedgeError(
             f"timm cannot be imported ({_reason(error)}); install torch and torchvision of the "

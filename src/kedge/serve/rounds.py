@@ -72,8 +72,8 @@ class Rounds:
             reason = "There are no new pictures since the last round."
         elif enough < LEAST_CLASSES:
             reason = (
-                f"Add pictures first: {LEAST_PICTURES} or more new ones in at least "
-                f"{pluralize(LEAST_CLASSES, 'class', 'classes')}."
+                f"Add pictures first: at least {pluralize(LEAST_CLASSES, 'class', 'classes')} need "
+                f"{LEAST_PICTURES} or more new ones each."
             )
         each = self.project.jobs.seconds_per_picture()
         return {

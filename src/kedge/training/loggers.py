@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kedge.errors import require
 from kedge.evaluation.results import EpochResult
 from kedge.utils import distributed
-from kedge.utils.text import folder_name
+from kedge.utils.text import folder_name, pip_install
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -62,7 +62,7 @@ class TensorBoardLogger:
 
     def __init__(self, folder: str | Path) -> None:
         installed = importlib.util.find_spec("tensorboardX") is not None
-        require(installed, "Event files need tensorboardX: pip install 'kedge[tensorboard]'.")
+        require(installed, f"Event files need tensorboardX: {pip_install('tensorboard')}.")
         self.folder = Path(folder)
         self.writers: dict[str, SummaryWriter] = {}
 

@@ -116,6 +116,8 @@ def train_round(
     if checkpoint is not None and distributed.broadcast(checkpoint.exists()):
         state.load(checkpoint, identity)
         _show_last(state.history)
+        if not state.ended():
+            progress.note(f"continues after epoch {len(state.history)} of {schedule.epochs}")
         tick(len(state.history) * schedule.episodes)
     runner = EpochRunner(step, pool, start.anchors, config, round_data.round, layers)
     validator = Validator(round_data.val, config, start.device)

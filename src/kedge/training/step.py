@@ -139,17 +139,18 @@ class TrainStep:
         mode: ExecutionMode | None = None,
         ema: float = 0.0,
     ) -> None:
-        self.student, self.teacher, self.weight = student, teacher, method.fixed_weight
-        self.alignment = method.alignment if self.weight else None  # λ = 0 is fine-tuning
+        self.student, self.teacher, self.penalty_weight = student, teacher, method.fixed_weight
+        self.alignment = method.alignment if self.penalty_weight else None  # λ = 0 is fine-tuning
         self.class_embeddings = None if class_embeddings is None else nn.Parameter(class_embeddings)
         self.memory = {key: value.to(student.device) for key, value in memory.items()}
-        trained = {name: w for name, w in student.weights().items() if w.requires_grad}
+        self.trained_weights = {k: w for k, w in student.weights().items() if w.requires_grad}
         old = teacher.weights()
-        self.weights = (trained, {name: old[name].detach() for name in trained})
+        self.old_weights = {name: old[name].detach() for name in self.trained_weights}
         if mode is None:
             mode = ExecutionMode.best(student.embedding, student.device)
         self.mode = mode
-        groups: list[dict[str, Any]] = [{"params": list(self.weights[0].values()), "lr_scale": 1.0}]
+        trained = list(self.trained_weights.values())
+        groups: list[dict[str, Any]] = [{"params": trained, "lr_scale": 1.0}]
         if self.class_embeddings is not None:
             scale = student.head.class_lr_scale
             groups.append({"params": [self.class_embeddings], "lr_scale": scale})
@@ -219,8 +220,9 @@ class TrainStep:
         teacher_features = self._teacher_features(pixels) if self.alignment is not None else None
         features = self._features(self._student, pixels)
         episode = features.unflatten(0, (len(batch.classes), -1))  # k, s+q, d
-        every = self.class_embeddings
-        embeddings = None if every is None else every[batch.classes]
+        embeddings = None
+        if self.class_embeddings is not None:
+            embeddings = self.class_embeddings[batch.classes]
         cross_entropy = self.student.head.loss(episode, batch.n_shot, embeddings)
         penalty = features.new_zeros(())
         if self.alignment is not None:
@@ -228,11 +230,19 @@ class TrainStep:
             if self._teacher_stream is not None:
                 torch.cuda.current_stream().wait_stream(self._teacher_stream)
             assert teacher_features is not None
-            both, head = (features, teacher_features), self.teacher.head
             penalty = self.alignment.penalty(
-                AlignmentInputs(*both, head, anchors, self.memory, *self.weights, rehearsal)
+                AlignmentInputs(
+                    new=features,
+                    old=teacher_features,
+                    head=self.teacher.head,
+                    anchors=anchors,
+                    memory=self.memory,
+                    new_weights=self.trained_weights,
+                    old_weights=self.old_weights,
+                    rehearsal=rehearsal,
+                )
             )
-        loss = cross_entropy + self.weight * penalty
+        loss = cross_entropy + self.penalty_weight * penalty
         require(loss.requires_grad, NOTHING_TO_TRAIN)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

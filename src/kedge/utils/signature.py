@@ -18,6 +18,7 @@ from typing import Any
 from kedge.errors import KedgeError, require
 from kedge.utils.atomic_io import sibling, write_on_this_rank
 from kedge.utils.regular_file import open_regular
+from kedge.utils.text import pip_install
 
 SUFFIX, LENGTH = ".sig", 64
 MOST_KEY = 1 << 16  # bytes of a key file; PEM files of ed25519 keys have about 120
@@ -120,7 +121,7 @@ def _public_key(path: Path) -> Any:
 
 def _check_installed() -> None:
     found = importlib.util.find_spec("cryptography") is not None
-    require(found, "Signatures need cryptography: pip install 'kedge[sign]'.")
+    require(found, f"Signatures need cryptography: {pip_install('sign')}.")
 
 
 def _read(path: Path, what: str, most: int = -1) -> bytes:

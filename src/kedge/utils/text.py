@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import sys
 import unicodedata
 from collections.abc import Sequence
 
@@ -71,6 +74,13 @@ def display_name(name: str, most: int = 200) -> str:
     text = name if name.isprintable() and name == name.strip() else repr(name)
     half = most // 2 - 1
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs what an extra of kedge needs, for the Python that is running."""
+    inside = os.path.relpath(sys.executable)
+    python = sys.executable if inside.startswith("..") else inside
+    return f"{shlex.quote(python)} -m pip install 'kedge[{extra}]'"
 
 
 def folder_name(label: str, filler: str = "_") -> str:

@@ -22,6 +22,7 @@ from kedge.utils.text import display_name, skipped_remark
 
 # Folders that operating systems create.
 JUNK = frozenset({"__MACOSX", "lost+found", "@eaDir", "$RECYCLE.BIN", "System Volume Information"})
+MODEL_PICTURE = ".kedge.png"  # end of a file name
 LARGEST_FILE = 1 << 28  # bytes of a file that is read at once
 MAX_VISITS = 64  # to one folder by different links: more are a maze and no split
 
@@ -59,8 +60,9 @@ class FileTree(ABC):
 
 
 def is_hidden(component: str) -> bool:
-    """Whether a component of a path is ignored, with everything below it."""
-    return component.startswith(".") or component in JUNK
+    """Whether a component of a path is ignored, with everything below it. So are the pictures that
+    kedge draws of models."""
+    return component.startswith(".") or component in JUNK or component.endswith(MODEL_PICTURE)
 
 
 def unsupported_image_types(names: Iterable[str]) -> tuple[str, ...]:

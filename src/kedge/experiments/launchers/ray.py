@@ -23,7 +23,7 @@ from kedge.experiments.launchers.base import (
 )
 from kedge.utils.config_io import validated
 from kedge.utils.ranges import Range
-from kedge.utils.text import pluralize
+from kedge.utils.text import pip_install, pluralize
 
 
 @final
@@ -40,7 +40,7 @@ class RayLauncher(Launcher):
 
     def open(self, folder: Path) -> None:
         installed = importlib.util.find_spec("ray") is not None
-        require(installed, "--on ray needs ray: pip install 'kedge[ray]'.")
+        require(installed, f"--on ray needs ray: {pip_install('ray')}.")
         import ray
 
         self.logs = folder / "ray"

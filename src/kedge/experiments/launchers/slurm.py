@@ -26,7 +26,7 @@ from kedge.experiments.launchers.base import (
 )
 from kedge.utils.config_io import validated
 from kedge.utils.ranges import Range
-from kedge.utils.text import pluralize
+from kedge.utils.text import pip_install, pluralize
 
 if TYPE_CHECKING:
     from submitit import Job
@@ -61,7 +61,7 @@ class SlurmLauncher(Launcher):
 
     def open(self, folder: Path) -> None:
         installed = importlib.util.find_spec("submitit") is not None
-        require(installed, "--on slurm needs submitit: pip install 'kedge[slurm]'.")
+        require(installed, f"--on slurm needs submitit: {pip_install('slurm')}.")
         import submitit
 
         self.logs = folder / "slurm"
