@@ -55,7 +55,7 @@ def _cells(*texts: str) -> tuple[Cell, ...]:
 
 def _caption(outcome: RoundOutcome) -> str:
     naming = "Naming: without examples, among all classes that the model knows."
-    estimate = "Estimate: from anchors, since the images of these classes are gone."
+    estimate = "Estimate: from anchors, not from images."
     if any(change.estimated and change.interval is not None for change in outcome.naming):
         estimate = f"{estimate[:-1]}; ± is the 95% interval of the accuracy after."
     estimated = any(change.estimated for change in outcome.naming)

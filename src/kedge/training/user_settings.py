@@ -216,7 +216,9 @@ def compare_with_known_classes(model: Model, table: ImageTable) -> list[str]:
         return []
     known = pluralize(n_classes - len(new), "class is", "classes are")
     pooled = "these images are pooled with what it remembers"
-    return [f"{known} known to the model, of {n_classes}: {pooled}"]
+    same = [entry.round for entry in model.lineage if entry.source == table.source]
+    again = f"; if these are the images of round {same[-1]}, they count twice" if same else ""
+    return [f"{known} known to the model, of {n_classes}: {pooled}{again}"]
 
 
 def _tell_if_strange(model: Model, table: ImageTable) -> None:
