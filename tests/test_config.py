@@ -212,3 +212,5 @@ def test_photographs_get_a_pretrained_network_and_gentle_settings() -> None:
     assert config.schedule.lr < schedule.lr, "so that anchors of earlier rounds stay true"
     config, _ = infer_round(RoundOptions(train="none"), later)
     assert config.schedule.epochs == 0
+    with pytest.raises(KedgeError, match="--epochs 2: no layer trains"):
+        infer_round(RoundOptions(epochs=2), replace(photographs, last_train="none"))

@@ -180,6 +180,7 @@ def test_hidden_members_and_names_that_lead_out(tmp_path: Path, ending: str) -> 
     hidden = (
         ".hidden.png",
         "ant/.hidden.png",
+        "ant/base.kedge.png",
         ".git/1.png",
         "__MACOSX/ant/._1.png",
         "@eaDir/1.png",
