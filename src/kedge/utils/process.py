@@ -111,7 +111,7 @@ def interrupts_held() -> Iterator[None]:
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
     if held:
         signal.raise_signal(held[0])
 
